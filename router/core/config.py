@@ -1,0 +1,69 @@
+"""Every bound and constant of the router's decisions, in one place, with the reason for each value."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoreConfig:
+    """Constants of one RouterCore; the defaults suit a fleet of any size. Units are in the names."""
+
+    policy: str = "cache_aware"
+    """A name in policies.POLICIES."""
+    seed_id: str
+    """`FleetKey.seed_id`: a worker whose feed was seeded otherwise is refused."""
+
+    # Bounds.
+    tree_bytes_max: int = 512 << 20
+    """Byte budget of the view; beyond it the coldest leaves go."""
+    workers_max: int = 4096
+    bookings_max: int = 65_536
+    """Open bookings of the whole router; beyond it `choose` rejects."""
+    worker_bookings_max: int = 1024
+    """Open bookings of one worker; a worker at the bound is not chosen."""
+    speculations_max: int = 65_536
+    """Speculative prefixes alive at once; beyond it a booking goes without one."""
+
+    # Prior rates: used before anything is measured and again after a time without traffic.
+    prior_prefill_tokens_per_s: float = 1000.0
+    prior_overhead_ms: float = 10.0
+    """Time to first token of a prompt that is held whole, on an idle worker."""
+    prior_bytes_per_token: float = 4.0
+    prior_decode_step_ms: float = 20.0
+    reload_tokens_per_s: float = 50_000.0
+    """Rate at which tokens held in host memory or beyond come back to the device, until it is learnt."""
+    rate_halflife_s: float = 120.0
+    """Evidence about a rate loses half of its weight in this time, so an idle worker returns to the prior."""
+    rate_error: float = 0.05
+    """Least relative error of a learnt rate: closer costs are a tie. The host itself drifts by this much."""
+    cost_error_ms: float = 1.0
+    """Least absolute error of a cost: timer and network jitter."""
+    queue_error: float = 0.15
+    """Relative error of a predicted queue: what decodes and chunks do in between is not known exactly."""
+
+    # Spreading of ties.
+    inflow_halflife_s: float = 120.0
+    """How long an uncached token sent to a worker counts as a recent fill of its cache."""
+    inflow_softness_tokens: float = 512.0
+    """Recent fills below this are not yet a difference between workers."""
+    decode_weight: float = 0.1
+    """Share of the predicted slow-down of the answer's tokens that counts as cost; 0 counts time to first token alone."""
+    prior_output_tokens: float = 64.0
+
+    # Health.
+    heartbeat_timeout_s: float = 5.0
+    """A fed worker silent for longer is suspect: chosen only when no other is left."""
+    feed_grace_s: float = 15.0
+    """Silence after which what the view holds of the worker is dropped: lost deletes make ghosts."""
+    breaker_errors: int = 3
+    """Consecutive worker errors that open the breaker."""
+    breaker_open_s: float = 2.0
+    """Time until the first half-open probe; doubles with each failed probe."""
+    breaker_open_max_s: float = 30.0
+    speculation_max_s: float = 120.0
+    """A speculation older than this is retired whatever its booking does."""
+    ready_share: float = 0.5
+    """Share of the fleet's feeds that must be loaded for the router to call itself ready at once."""
+    ready_wait_s: float = 10.0
+    """After this long with some worker up, the router is ready with whatever share it has."""
+    retry_after_s: float = 1.0
+    """What a rejected client is told when no better estimate is at hand."""
