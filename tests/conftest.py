@@ -1,0 +1,15 @@
+"""Fixtures that every suite shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """The packaged SmolLM2-135M-Instruct as a model directory, converted once and kept in TRIEWAY_CACHE_DIR."""
+    from trieway.worker.models.catalog import resolve
+
+    return resolve("smollm2-135m")
