@@ -18,7 +18,7 @@ endif
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help up install test check format verify test-pure bench sim gpu-smoke demo clean
+.PHONY: help up install test check format verify bench sim gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,9 +44,6 @@ format: $(VENV)/.dev ## format the sources
 
 verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
 	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/simulation $(ARGS)
-
-test-pure: $(VENV)/.dev ## the tests of hashing and the meta-tree on the Python twins, without the native module
-	TRIEWAY_NATIVE=0 $(PYTEST) -q tests/kernels tests/meta_tree tests/router_core
 
 bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
 	$(BIN)/python -m scripts.bench
