@@ -46,13 +46,13 @@ verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
 	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/simulation $(ARGS)
 
 bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
-	$(BIN)/python -m scripts.bench
+	$(BIN)/python -m tests.tools.bench
 
 sim: $(VENV)/.dev ## the fleet simulation on more seeds (SEEDS=500)
 	TRIEWAY_SIM_SEEDS=$(or $(SEEDS),500) $(PYTEST) -q -s --timeout 3600 tests/simulation
 
 gpu-smoke: $(VENV)/.run ## serve on CUDA and compare with the CPU
-	$(BIN)/python -m scripts.gpu_smoke
+	$(BIN)/python -m tests.tools.gpu_smoke
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Trieway needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
