@@ -7,6 +7,7 @@ numbers, epochs or workers.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -65,3 +66,30 @@ class Replaced:
 
 
 ViewEvent: TypeAlias = CacheEvent | Replaced
+
+
+def within(event: CacheEvent, buckets: Container[int]) -> Iterator[CacheEvent]:
+    """The parts of an event that concern these digest buckets (top byte of the hash)."""
+    match event:
+        case Cleared():
+            yield event
+        case Stored():
+            parent = event.parent
+            for block, usable in zip(event.hashes, event.usable, strict=True):
+                if block >> 56 in buckets:
+                    yield Stored(
+                        namespace_id=event.namespace_id,
+                        parent=parent,
+                        hashes=(block,),
+                        usable=(usable,),
+                        tier=event.tier,
+                    )
+                parent = block
+        case Removed():
+            keep = [at for at, block in enumerate(event.hashes) if block >> 56 in buckets]
+            yield Removed(
+                namespace_id=event.namespace_id,
+                hashes=tuple([event.hashes[at] for at in keep]),
+                tier=event.tier,
+                usable=tuple([event.usable[at] for at in keep]) if event.usable else (),
+            )
