@@ -144,7 +144,7 @@ def test_a_worker_that_says_why_ends_a_starting_fleet_at_once() -> None:
     table = Table()
     table.do(Tick())
     table.crash("worker-0", 1, "no model named 'nope'; see `trieway models`")
-    assert table.core.failure == "worker-0 cannot start: exit code 1: no model named 'nope'; see `trieway models`"
+    assert table.core.failure == "worker-0 cannot start: no model named 'nope'; see `trieway models`"
 
 
 def test_bad_usage_of_a_child_is_hopeless_too() -> None:

@@ -6,12 +6,14 @@ import errno
 import socket
 from collections.abc import Iterator
 
+from trieway.fleet.errors import CommandError
+
 PORT_MAX = 65535
 TRIES_MAX = 500
 
 
-class PortInUse(Exception):
-    """Another process listens where we were asked to."""
+class PortInUse(CommandError):
+    """Where we were asked to listen, we cannot: most often another process does."""
 
 
 def check_free(host: str, port: int) -> None:

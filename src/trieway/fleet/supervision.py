@@ -242,7 +242,7 @@ class Supervision:
             return
         stable = was_ready and now - child.since >= self.limits.stable_s
         child.failures = 1 if stable else child.failures + 1
-        child.last_words = f"{describe_exit(code)}{': ' + reason if reason else ''}"
+        child.last_words = reason or describe_exit(code)
         wait_s = self.limits.backoff_s(child.failures)
         child.phase, child.since, child.until = Phase.WAITING, now, now + wait_s
         gave_its_reason = reason is not None or code == 2

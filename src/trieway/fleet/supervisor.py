@@ -126,8 +126,6 @@ class Supervisor:
             answers = [self._perform(effect) for effect in self._core.handle(pending.pop(0), self._now())]
             pending.extend(answer for answer in answers if answer is not None)
         self._core.check()
-        if not self._core.complete_once and not self._core.stopping:
-            self._out.show(self._core.phases())
 
     def _perform(self, effect: Effect) -> Event | None:
         match effect:
@@ -194,6 +192,8 @@ class Supervisor:
 
     async def _probe_for_ever(self, client: httpx.AsyncClient) -> None:
         while True:
+            if not self._core.complete_once and not self._core.stopping:
+                self._out.show(self._core.phases())
             starting = [name for name, phase in self._core.phases().items() if phase is Phase.STARTING]
             await asyncio.gather(*(self._probe(client, name) for name in starting))
             if not self._core.complete_once and await self._is_whole(client):
