@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,11 @@ from typing import Any
 import pytest
 
 CHARS_PER_TOKEN = 5
+
+
+def common_prefix(one: str, other: str) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 class StandInServer(http.server.ThreadingHTTPServer):
@@ -34,12 +38,10 @@ class StandInServer(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def usage(self, prompt: str, completion_tokens: int) -> dict[str, Any]:
-        shared = max((len(os.path.commonprefix([prompt, old])) for old in self.seen), default=0)
+        shared = max((common_prefix(prompt, old) for old in self.seen), default=0)
         self.seen.append(prompt)
-        usage: dict[str, Any] = {
-            "prompt_tokens": len(prompt) // CHARS_PER_TOKEN,
-            "completion_tokens": completion_tokens,
-        }
+        usage: dict[str, Any] = {"completion_tokens": completion_tokens}
+        usage["prompt_tokens"] = len(prompt) // CHARS_PER_TOKEN
         if self.usage_reported:
             usage["prompt_tokens_details"] = {"cached_tokens": shared // CHARS_PER_TOKEN}
         return usage

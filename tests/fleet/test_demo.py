@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_two_clients_share_a_long_prefix_then_chat(server: StandInServer) -> Non
     assert cold[1] != warm[1]
     assert [len(turn) for turn in turns] == [2, 4, 6, 8]
     assert turns[1][2] == {"role": "assistant", "content": "a b c a b c a b c a b c a b c a "}
-    for earlier, later in zip(turns, turns[1:], strict=False):
+    for earlier, later in itertools.pairwise(turns):
         assert later[: len(earlier)] == earlier, "a chat only grows"
     lines = text.splitlines()
     assert lines[0].split() == ["request", "prompt", "tokens", "cached", "predicted", "first", "token", "worker"]
