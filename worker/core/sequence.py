@@ -1,4 +1,4 @@
-"""The scheduler's vocabulary: what comes in (Request), what a step computes (Plan of Work), what a step gave (Committed).
+"""The scheduler's vocabulary: what comes in (Request), what a step computes (Plan), what a step gave (Committed).
 
 Keeps true: these are values; nothing here holds state that changes, apart from the page tables that `Work.pages` may
 alias until the step is committed. Does not know the cache, the pool, text, sampling or torch.
