@@ -1,0 +1,71 @@
+"""Which headers go on, to a worker and back to the client.
+
+Keeps true: hop-by-hop headers stop here, in both directions, those that `Connection` names too; a client can never
+speak for the router (`x-trieway-*`); credentials reach nobody once the router checks keys itself, and never a Trieway
+worker, which gets the fleet's token instead. Does not know the body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trieway.router.hot_path import HeaderList
+
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+_REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+_RESPONSE_DROP = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
+_CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie", b"x-tenant-id"))
+_OURS = b"x-trieway-"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Onward:
+    """What the router itself says to a worker. `fleet_token` is None for a foreign one."""
+
+    request_id: str
+    fleet_token: str | None = None
+    tenant: str | None = None
+    render_time_s: float | None = None
+    keep_credentials: bool = False
+
+
+def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
+    """The headers of the request to a worker. Names in `headers` are lower-case."""
+    drop = _REQUEST_DROP | _named_by_connection(headers)
+    if onward.fleet_token is not None or not onward.keep_credentials:
+        drop |= _CREDENTIALS
+    out = [(name, value) for name, value in headers if name not in drop and not name.startswith(_OURS)]
+    out.append((b"x-request-id", onward.request_id.encode()))
+    if onward.fleet_token is None:
+        return out
+    out.append((b"x-trieway-fleet", onward.fleet_token.encode()))
+    if onward.tenant is not None:
+        out.append((b"x-trieway-tenant", onward.tenant.encode()))
+    if onward.render_time_s is not None:
+        out.append((b"x-trieway-render-time", repr(onward.render_time_s).encode()))
+    return out
+
+
+def response_headers(headers: HeaderList, ours: HeaderList) -> HeaderList:
+    """The headers of the answer to the client; `ours` are added. The length is the caller's to state."""
+    drop = _RESPONSE_DROP | _named_by_connection(headers)
+    return [(n, v) for n, v in headers if n not in drop and not n.startswith(_OURS)] + ours
+
+
+def _named_by_connection(headers: HeaderList) -> frozenset[bytes]:
+    named = [value.lower() for name, value in headers if name == b"connection"]
+    if not named:
+        return frozenset()
+    return frozenset(token.strip() for value in named for token in value.split(b","))

@@ -1,0 +1,55 @@
+"""An answer to one client: started once, ended once, whatever happens in between.
+
+Keeps true: `status` is what the client got (0: nothing yet); an error after the start never becomes a second start.
+"""
+
+from __future__ import annotations
+
+from trieway.router.hot_path import HeaderList, Responder
+from trieway.serving import headers as names
+from trieway.serving.errors import ApiError, error_body
+
+
+class Reply:
+    """Wraps a responder and remembers how far the answer is."""
+
+    __slots__ = ("_out", "ended", "event_stream", "status")
+
+    def __init__(self, out: Responder) -> None:
+        self._out = out
+        self.status = 0
+        self.ended = False
+        self.event_stream = False
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+    async def start(self, status: int, headers: HeaderList) -> None:
+        assert not self.started, "an answer starts once"
+        self.status = status
+        self.event_stream = any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
+        await self._out.start(status, headers)
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        self.ended = self.ended or last
+        await self._out.write(data, last=last)
+
+    async def cut(self, event: bytes) -> None:
+        """Ends an answer that broke: with `event` where the client reads events, else just short of its length."""
+        if not self.ended:
+            await self.write(event if self.event_stream else b"", last=True)
+
+    async def error(self, error: ApiError, request_id: str, attempts: int | None = None) -> None:
+        """Answers with an error; the answer must not have started."""
+        body = error_body(error)
+        headers: HeaderList = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (names.REQUEST_ID.encode(), request_id.encode()),
+        ]
+        if attempts is not None:
+            headers.append((names.ATTEMPTS.encode(), b"%d" % attempts))
+        headers += [(n.encode(), v.encode()) for n, v in error.headers]
+        await self.start(error.status, headers)
+        await self.write(body, last=True)
