@@ -16,6 +16,8 @@ class CoreConfig:
     tree_bytes_max: int = 512 << 20
     """Byte budget of the view; beyond it the coldest leaves go."""
     workers_max: int = 4096
+    candidates_max: int = 96
+    """Workers weighed for one request; in a larger fleet the most promising ones by three orders."""
     bookings_max: int = 65_536
     """Open bookings of the whole router; beyond it `choose` rejects."""
     worker_bookings_max: int = 1024
@@ -29,6 +31,8 @@ class CoreConfig:
     """Time to first token of a prompt that is held whole, on an idle worker."""
     prior_bytes_per_token: float = 4.0
     prior_decode_step_ms: float = 20.0
+    prior_decode_request_ms: float = 1.0
+    """What one more running request adds to a decode step."""
     reload_tokens_per_s: float = 50_000.0
     """Rate at which tokens held in host memory or beyond come back to the device, until it is learnt."""
     rate_halflife_s: float = 120.0
@@ -40,14 +44,27 @@ class CoreConfig:
     queue_error: float = 0.15
     """Relative error of a predicted queue: what decodes and chunks do in between is not known exactly."""
 
-    # Spreading of ties.
+    step_tokens: int = 512
+    """Prompt tokens that a worker computes in one step; shorter prompts share a step and its overhead."""
+
+    # Spreading.
     inflow_halflife_s: float = 120.0
     """How long an uncached token sent to a worker counts as a recent fill of its cache."""
-    inflow_softness_tokens: float = 512.0
-    """Recent fills below this are not yet a difference between workers."""
+    inflow_softness_tokens: float = 64.0
+    """Recent fills below this are no difference between workers yet."""
+    spread_weight: float = 0.2
+    """A worker that lately computed more new tokens than its peers pays this share of the excess: a prefix that draws
+    everybody to one worker is copied once the flow it drew outweighs the copy. Below 1 a lone chat never moves."""
+    spread_tolerance: float = 0.25
+    """Excess over the peers' mean that costs nothing: sampling noise under balanced load."""
+    spread_share_max: float = 0.5
+    """The excess never costs more than this share of computing the whole prompt: a prompt held mostly stays."""
     decode_weight: float = 0.1
-    """Share of the predicted slow-down of the answer's tokens that counts as cost; 0 counts time to first token alone."""
-    prior_output_tokens: float = 64.0
+    """Share of the predicted slow-down of the answer that counts as cost; 0: time to first token alone."""
+    prior_output_tokens: int = 64
+    """Length of an answer for that purpose, unless max_tokens is below it."""
+    tie_chance_min: float = 0.05
+    """A worker less likely than this to beat the cheapest is no tie."""
 
     # Health.
     heartbeat_timeout_s: float = 5.0

@@ -105,10 +105,12 @@ class CostRow:
     """What running decodes add to the time to first token."""
     decode_ms: float
     """Weighted slow-down of the answer's tokens compared with an idle worker; no part of the time to first token."""
+    spread_ms: float
+    """What recent new work in excess of the peers' counts; no part of the time to first token."""
     ttft_ms: float
     """queue + prefill + reload + interference."""
     cost_ms: float
-    """ttft + decode: what cache_aware minimises."""
+    """ttft + decode + spread: what cache_aware minimises."""
     error_ms: float
     """One standard error of `cost_ms`."""
     booked: int

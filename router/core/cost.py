@@ -1,0 +1,165 @@
+"""The cost of sending a request to a worker, in predicted milliseconds, term by term.
+
+`ttft = queue + prefill + reload + interference`; the cost adds what the worker's running decodes cost the answer and
+what an uneven flow of new work costs the fleet. Keeps true: every term is finite and at least 0, more cached tokens
+never cost more, and there is no threshold at which affinity is dropped. Does not choose (policies.py) and changes
+nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trieway.kernels.block_hash import BLOCK_BYTES
+from trieway.meta_tree.frames import WorkerLoad
+from trieway.meta_tree.ids import WorkerId
+from trieway.router.core.config import CoreConfig
+from trieway.router.core.ledger import Book
+from trieway.router.core.rates import Line
+from trieway.router.core.values import CostRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A request, sized."""
+
+    prompt_tokens: int
+    reuse_max: int
+    """Most tokens that may be reused; below prompt_tokens."""
+    output_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A worker that could serve, with all that the cost depends on."""
+
+    worker: WorkerId
+    usable: tuple[int, int, int]
+    speculative_tokens: int
+    book: Book
+    load: WorkerLoad | None
+    held_tokens: int
+    prefill: Line
+    """Milliseconds over uncached prompt tokens, per request."""
+    decode: Line
+    """Milliseconds of a decode step over running requests."""
+    page_size: int
+    running_max: int | None
+
+
+def size_job(
+    config: CoreConfig,
+    *,
+    prompt_bytes: int,
+    prompt_tokens: int | None,
+    reuse_max: int | None,
+    max_tokens: int | None,
+    deepest: tuple[int, int],
+    bytes_per_token: float,
+) -> Job:
+    """deepest: (blocks, usable tokens) of the longest match anywhere; it says exactly how long that part is."""
+    blocks, usable = deepest
+    rest_bytes = max(prompt_bytes - blocks * BLOCK_BYTES, 0)
+    if prompt_tokens is None:
+        # At least one token lies beyond a match that ends before the prompt does.
+        prompt_tokens = usable + max(round(rest_bytes / bytes_per_token), 1 if rest_bytes else 0)
+    prompt_tokens = max(prompt_tokens, 1)
+    cap = prompt_tokens - 1 if reuse_max is None else min(max(reuse_max, 0), prompt_tokens - 1)
+    output = config.prior_output_tokens if max_tokens is None else min(max_tokens, config.prior_output_tokens)
+    return Job(prompt_tokens=prompt_tokens, reuse_max=cap, output_tokens=max(output, 0))
+
+
+def cost_rows(config: CoreConfig, job: Job, candidates: Sequence[Candidate], now: float) -> list[CostRow]:
+    """One row per candidate, in their order."""
+    rows = [_row(config, job, candidate, now) for candidate in candidates]
+    return _with_spread(config, job, candidates, rows)
+
+
+def _row(config: CoreConfig, job: Job, candidate: Candidate, now: float) -> CostRow:
+    page, book = candidate.page_size, candidate.book
+    cap = job.reuse_max // page * page
+    device, host, external = (min(tokens, cap) for tokens in candidate.usable)
+    speculative = max(min(candidate.speculative_tokens, cap), device)
+    slope = candidate.prefill.ms_per_unit
+    cached, reload_ms = speculative, 0.0
+    if external > cached:
+        reload_ms = (external - cached) * min(1e3 / config.reload_tokens_per_s, slope)
+        cached = external
+    uncached = job.prompt_tokens - cached
+    queue_ms, resting = _queue_ms(config, candidate, uncached, now)
+    prefill_ms = candidate.prefill.at(uncached)
+    decoding = max(len(book.open) - len(book.pending), 0) + book.foreign_requests
+    interference_ms = 0.0
+    if decoding:
+        steps = 0.5 + (uncached + resting) / config.step_tokens
+        interference_ms = candidate.decode.at(decoding) * steps
+    # Each decode alongside lengthens every step of this answer, and this answer every step of each of them.
+    decode_ms = config.decode_weight * job.output_tokens * candidate.decode.ms_per_unit * decoding
+    ttft_ms = queue_ms + prefill_ms + reload_ms + interference_ms
+    error = candidate.prefill.error
+    variance = (error * prefill_ms) ** 2 + (config.queue_error * (queue_ms + interference_ms + decode_ms)) ** 2
+    return CostRow(
+        worker=candidate.worker,
+        usable=(device, host, external),
+        speculative_tokens=speculative,
+        cached_tokens=cached,
+        uncached_tokens=uncached,
+        queue_ms=queue_ms,
+        prefill_ms=prefill_ms,
+        reload_ms=reload_ms,
+        interference_ms=interference_ms,
+        decode_ms=decode_ms,
+        spread_ms=0.0,
+        ttft_ms=ttft_ms,
+        cost_ms=ttft_ms + decode_ms,
+        error_ms=(variance + config.cost_error_ms**2) ** 0.5,
+        booked=len(book.open) + book.foreign_requests,
+        last_booked=book.last_booked,
+        held_tokens=candidate.held_tokens,
+        inflow_tokens=book.inflow(now, config.inflow_halflife_s),
+    )
+
+
+def _queue_ms(config: CoreConfig, candidate: Candidate, uncached: int, now: float) -> tuple[float, float]:
+    """(wait until the prompt is next, uncached tokens ahead of it)."""
+    book, line = candidate.book, candidate.prefill
+    per_s = 1e3 / line.ms_per_unit
+    foreign = book.foreign_left(now, per_s)
+    owed = book.owed_tokens()
+    # Short prompts share steps, so that each pays only a part of a step's overhead.
+    half_step_ms = 0.5 * line.overhead_ms if book.pending else 0.0
+    overhead_ms = min(len(book.pending) * line.overhead_ms, half_step_ms + line.overhead_ms * owed / config.step_tokens)
+    done_ms = min(book.working_s(now) * 1e3, half_step_ms + book.head_tokens() * line.ms_per_unit)
+    queue_ms = max(overhead_ms + (owed + foreign) * line.ms_per_unit - done_ms, 0.0)
+    return max(queue_ms, _slot_ms(candidate, uncached)), owed + foreign
+
+
+def _slot_ms(candidate: Candidate, uncached: int) -> float:
+    """Wait for a running request to end, where slots or pages rather than prefill are the bound."""
+    book, load = candidate.book, candidate.load
+    over = 0
+    present = len(book.open) + book.foreign_requests
+    if candidate.running_max is not None:
+        over = max(present + 1 - candidate.running_max, 0)
+    if load is not None and load.waiting and load.kv_free_tokens + load.kv_cached_tokens < uncached:
+        over = max(over, load.waiting + 1)
+    if not over:
+        return 0.0
+    return over * book.residence_ms.value / max(present - over, 1)
+
+
+def _with_spread(config: CoreConfig, job: Job, candidates: Sequence[Candidate], rows: list[CostRow]) -> list[CostRow]:
+    """Charge recent new work in excess of the peers' mean; see CoreConfig.spread_weight."""
+    if len(rows) < 2 or not config.spread_weight:
+        return rows
+    fair = sum(row.inflow_tokens for row in rows) / len(rows) * (1.0 + config.spread_tolerance)
+    fair += config.inflow_softness_tokens
+    charged = []
+    for row, candidate in zip(rows, candidates, strict=True):
+        excess = row.inflow_tokens - fair
+        if excess > 0.0:
+            slope = candidate.prefill.ms_per_unit
+            most = config.spread_share_max * job.prompt_tokens
+            spread_ms = min(config.spread_weight * excess, most) * slope
+            row = replace(row, spread_ms=spread_ms, cost_ms=row.cost_ms + spread_ms)
+        charged.append(row)
+    return charged

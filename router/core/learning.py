@@ -1,0 +1,45 @@
+"""What the workers of one model have in common, learnt over all of them: the prior of each one's own rates.
+
+Keeps true: a new or long idle worker is judged by its peers, a whole idle fleet by the configured prior. Does not know
+single workers (members.py holds their own lines).
+"""
+
+from trieway.router.core.config import CoreConfig
+from trieway.router.core.rates import Affine, Line, Ratio
+
+
+class Pool:
+    """Rates over all workers of one model."""
+
+    __slots__ = ("_decode", "_decode_prior", "_prefill", "_prefill_prior", "bytes_per_token")
+
+    def __init__(self, config: CoreConfig) -> None:
+        self._prefill_prior = Line(
+            overhead_ms=config.prior_overhead_ms, ms_per_unit=1e3 / config.prior_prefill_tokens_per_s
+        )
+        self._decode_prior = Line(overhead_ms=config.prior_decode_step_ms, ms_per_unit=config.prior_decode_request_ms)
+        self._prefill = prefill_line(config)
+        self._decode = decode_line(config)
+        self.bytes_per_token = Ratio(prior=config.prior_bytes_per_token, prior_weight=64.0)
+
+    def prefill(self, now: float) -> Line:
+        return self._prefill.line(now, self._prefill_prior)
+
+    def decode(self, now: float) -> Line:
+        return self._decode.line(now, self._decode_prior)
+
+    def observe_prefill(self, tokens: float, ms: float, now: float) -> None:
+        self._prefill.observe(tokens, ms, now, self._prefill_prior)
+
+    def observe_decode(self, running: float, step_ms: float, now: float) -> None:
+        self._decode.observe(running, step_ms, now, self._decode_prior)
+
+
+def prefill_line(config: CoreConfig) -> Affine:
+    """Milliseconds over uncached tokens, nothing known yet."""
+    return Affine(halflife_s=config.rate_halflife_s, error_min=config.rate_error, prior_units=float(config.step_tokens))
+
+
+def decode_line(config: CoreConfig) -> Affine:
+    """Milliseconds of a decode step over running requests, nothing known yet."""
+    return Affine(halflife_s=config.rate_halflife_s, error_min=config.rate_error, prior_units=8.0)
