@@ -47,8 +47,16 @@ class Digest:
             word = ((block_hash ^ (count * 4 + lift) * _SPREAD) * _STIR) & _MASK
             sums[block_hash >> 56] += word ^ (word >> 32)
 
-    def set_bucket(self, index: int, value: int) -> None:
-        self._sums[index] = value
+    def bucket(self, index: int) -> int:
+        return self._sums[index] & _MASK
+
+    def shift(self, index: int, by: int) -> None:
+        """Adds a sum that was computed elsewhere to one bucket."""
+        self._sums[index] += by
+
+    def merge(self, other: Digest) -> None:
+        """Adds all that another digest counts."""
+        self._sums = [mine + theirs for mine, theirs in zip(self._sums, other._sums, strict=True)]
 
     def clear(self) -> None:
         self._sums = [0] * DIGEST_BUCKETS

@@ -1,8 +1,8 @@
 """The worker's end of the feed: numbers its cache's events, keeps the last ones for replay, and can tell all it holds.
 
 Keeps true: numbers rise by one per event within an epoch; the ring is bounded in events and in blocks; the digest is
-that of the held set; replay from n, or a snapshot, brings a subscriber to the same set. Does not know streams, clocks or
-tokens: one object serves any number of subscribers.
+that of the held set; replay from n, or a snapshot, brings a subscriber to the same set. Does not know streams, clocks
+or tokens: one object serves any number of subscribers.
 """
 
 from __future__ import annotations
