@@ -52,7 +52,7 @@ class Speculations:
         spec = Speculation(ticket, worker, hashes, usable, now)
         self._all[ticket] = spec
         self._by_worker.setdefault(worker, {})[ticket] = spec
-        self._view.speculate(str(ticket), worker, hashes, usable)
+        self._view.speculate(ticket, worker, hashes, usable)
 
     def computed(self, ticket: int, number: int | None, applied: int | None) -> None:
         """The receipt came: the prompt is computed, and announced by feed event `number` (None: not said)."""
@@ -113,7 +113,7 @@ class Speculations:
             self._end(oldest)
 
     def _end(self, spec: Speculation) -> None:
-        self._view.retire(str(spec.ticket))
+        self._view.retire(spec.ticket)
         del self._all[spec.ticket]
         for index in (self._by_worker, self._ending):
             tickets = index.get(spec.worker)
