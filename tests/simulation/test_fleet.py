@@ -25,7 +25,7 @@ def at_rest(world: World) -> None:
         assert row.epoch == worker.epoch
         assert row.number == worker.publisher.number
         assert row.drift_blocks == 0
-        assert tuple(world.router.digest(row.worker).buckets) == worker.publisher.heartbeat(worker.scheduler.load(world.now)).buckets
+        assert world.router.digest(row.worker).buckets() == worker.publisher.heartbeat(worker.scheduler.load(world.now)).buckets
         stats = worker.scheduler.stats()
         assert stats.running == stats.waiting == stats.kv_running == stats.kv_locked == 0
         assert stats.kv_free + stats.kv_cached == stats.kv_total
