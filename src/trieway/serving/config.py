@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 MIB = 1024 * 1024
 
@@ -24,78 +24,87 @@ class ConfigError(ValueError):
     """The user's configuration is wrong; the message is one line that says what to do. Exit code 2."""
 
 
-def option(
-    default: Any, help: str, *, least: float | None = None, most: float | None = None, flag: str | None = None
-) -> Any:
-    """A dataclass field with its help text, its range, and its flag where that is not the name with dashes."""
-    return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most, "flag": flag})
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a field of a configuration says of itself: its help, its range, its flag where not the name with dashes."""
+
+    help: str
+    least: float | None = None
+    most: float | None = None
+    flag: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
     """What both servers share."""
 
-    host: str = option("127.0.0.1", "address to listen on; other than loopback needs keys or --allow-open")
-    port: int = option(8000, "port to listen on; 0 takes a free one", least=0, most=65535)
-    body_max_bytes: int = option(16 * MIB, "largest request body; larger ones get 413", least=1024)
-    api_keys_file: Path | None = option(None, "file of API keys, one `key` or `tenant:key` a line")
-    admin_key_file: Path | None = option(None, "file with the admin key")
-    fleet_secret_file: Path | None = option(
-        None, "file with the fleet's secret; without it the seed is a published one"
-    )
-    allow_open: bool = option(False, "listen beyond loopback without keys")
-    log_level: LogLevel = option("info", "least severe lines to log")
-    log_format: LogFormat = option("plain", "plain lines or JSON lines")
-    drain_timeout_s: float = option(30.0, "longest wait for running requests at the end", least=0)
-    seed: int | None = option(None, "seed of everything random, for repeatable runs")
+    host: Annotated[str, Key("address to listen on; other than loopback needs keys or --allow-open")] = "127.0.0.1"
+    port: Annotated[int, Key("port to listen on; 0 takes a free one", least=0, most=65535)] = 8000
+    body_max_bytes: Annotated[int, Key("largest request body; larger ones get 413", least=1024)] = 16 * MIB
+    api_keys_file: Annotated[Path | None, Key("file of API keys, one `key` or `tenant:key` a line")] = None
+    admin_key_file: Annotated[Path | None, Key("file with the admin key")] = None
+    fleet_secret_file: Annotated[
+        Path | None, Key("file with the fleet's secret; without it the seed is a published one")
+    ] = None
+    allow_open: Annotated[bool, Key("listen beyond loopback without keys")] = False
+    log_level: Annotated[LogLevel, Key("least severe lines to log")] = "info"
+    log_format: Annotated[LogFormat, Key("plain lines or JSON lines")] = "plain"
+    drain_timeout_s: Annotated[float, Key("longest wait for running requests at the end", least=0)] = 30.0
+    seed: Annotated[int | None, Key("seed of everything random, for repeatable runs")] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerConfig(ServerConfig):
     """One worker."""
 
-    model: str = option("smollm2-135m", "a name from `trieway models`, a model directory, or a GGUF file")
-    served_model_name: str | None = option(None, "the model's name in requests; default: the name it was asked for by")
-    port: int = option(8100, "port to listen on; 0 takes a free one", least=0, most=65535)
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "where the model runs")
-    dtype: Literal["bf16", "fp32"] = option("bf16", "type of weights and KV")
-    page_size: int = option(1, "tokens in a page of the KV pool", least=1, most=4096)
-    kv_tokens: int = option(32768, "tokens that the KV pool holds", least=16)
-    batch_tokens_max: int = option(512, "tokens computed in one step; longer prompts are cut in chunks", least=1)
-    running_max: int = option(64, "requests that run at once", least=1)
-    waiting_max: int = option(512, "requests that wait; more get 429", least=0)
-    policy: WorkerPolicy = option("lpm", "order of waiting requests: longest prefix first, first come, random")
-    wait_max_s: float = option(5.0, "a request that has waited this long goes first", least=0)
-    prefix_cache: bool = option(True, "keep computed prefixes for later requests")
-    context_tokens_max: int | None = option(None, "longest prompt + answer; default: the model's", least=1)
-    chat_template: Path | None = option(None, "file with a Jinja chat template in place of the model's own")
-    cache_dir: Path | None = option(None, "where converted models are kept; default: ~/.cache/trieway")
-    ring_events_max: int = option(65536, "cache events kept for routers that come back", least=1)
-    generated_memory_bytes_max: int = option(16 * MIB, "memory for the exact tokens of generated text", least=0)
-    completions_max: int = option(128, "answers in one request: prompts times n", least=1)
+    model: Annotated[str, Key("a name from `trieway models`, a model directory, or a GGUF file")] = "smollm2-135m"
+    served_model_name: Annotated[
+        str | None, Key("the model's name in requests; default: the name it was asked for by")
+    ] = None
+    port: Annotated[int, Key("port to listen on; 0 takes a free one", least=0, most=65535)] = 8100
+    device: Annotated[Literal["auto", "cpu", "cuda"], Key("where the model runs")] = "auto"
+    dtype: Annotated[Literal["bf16", "fp32"], Key("type of weights and KV")] = "bf16"
+    page_size: Annotated[int, Key("tokens in a page of the KV pool", least=1, most=4096)] = 1
+    kv_tokens: Annotated[int, Key("tokens that the KV pool holds", least=16)] = 32768
+    batch_tokens_max: Annotated[int, Key("tokens computed in one step; longer prompts are cut in chunks", least=1)] = (
+        512
+    )
+    running_max: Annotated[int, Key("requests that run at once", least=1)] = 64
+    waiting_max: Annotated[int, Key("requests that wait; more get 429", least=0)] = 512
+    policy: Annotated[WorkerPolicy, Key("order of waiting requests: longest prefix first, first come, random")] = "lpm"
+    wait_max_s: Annotated[float, Key("a request that has waited this long goes first", least=0)] = 5.0
+    prefix_cache: Annotated[bool, Key("keep computed prefixes for later requests")] = True
+    context_tokens_max: Annotated[int | None, Key("longest prompt + answer; default: the model's", least=1)] = None
+    chat_template: Annotated[Path | None, Key("file with a Jinja chat template in place of the model's own")] = None
+    cache_dir: Annotated[Path | None, Key("where converted models are kept; default: ~/.cache/trieway")] = None
+    ring_events_max: Annotated[int, Key("cache events kept for routers that come back", least=1)] = 65536
+    generated_memory_bytes_max: Annotated[int, Key("memory for the exact tokens of generated text", least=0)] = 16 * MIB
+    completions_max: Annotated[int, Key("answers in one request: prompts times n", least=1)] = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterConfig(ServerConfig):
     """One router."""
 
-    workers: tuple[str, ...] = option((), "URL of a worker; repeat for more", flag="worker")
-    discover: Literal["static"] = option("static", "how workers are found")
-    policy: RouterPolicy = option("cache_aware", "how a worker is chosen")
-    tree_bytes_max: int = option(512 * MIB, "memory of the meta-tree; the coldest blocks go first", least=MIB)
-    frame_bytes_max: int = option(64 * MIB, "largest frame taken from a feed", least=65536)
-    approximate_blocks_max: int = option(200_000, "blocks remembered for a worker without a feed", least=1)
-    workers_max: int = option(1024, "workers in the registry", least=1)
-    requests_max: int = option(4096, "requests in flight; more get 429", least=1)
-    worker_requests_max: int = option(512, "requests booked on one worker; over it the worker counts as full", least=1)
-    retries_max: int = option(2, "further workers tried before the first byte", least=0, most=16)
-    connect_timeout_s: float = option(2.0, "longest wait for a connection to a worker", least=0.01)
-    first_byte_timeout_s: float = option(300.0, "longest wait for a worker's first byte", least=0.01)
-    idle_timeout_s: float = option(120.0, "longest pause inside a worker's stream", least=0.01)
-    total_timeout_s: float = option(1800.0, "longest request in all", least=0.01)
-    response_max_bytes: int = option(64 * MIB, "largest answer held for a request without stream", least=65536)
-    probe_interval_s: float = option(0.5, "time between probes of a worker that is away", least=0.05)
-    heartbeat_timeout_s: float = option(5.0, "a feed silent for this long counts as lost", least=1.5)
+    workers: Annotated[tuple[str, ...], Key("URL of a worker; repeat for more", flag="worker")] = ()
+    discover: Annotated[Literal["static"], Key("how workers are found")] = "static"
+    policy: Annotated[RouterPolicy, Key("how a worker is chosen")] = "cache_aware"
+    tree_bytes_max: Annotated[int, Key("memory of the meta-tree; the coldest blocks go first", least=MIB)] = 512 * MIB
+    frame_bytes_max: Annotated[int, Key("largest frame taken from a feed", least=65536)] = 64 * MIB
+    approximate_blocks_max: Annotated[int, Key("blocks remembered for a worker without a feed", least=1)] = 200_000
+    workers_max: Annotated[int, Key("workers in the registry", least=1)] = 1024
+    requests_max: Annotated[int, Key("requests in flight; more get 429", least=1)] = 4096
+    worker_requests_max: Annotated[
+        int, Key("requests booked on one worker; over it the worker counts as full", least=1)
+    ] = 512
+    retries_max: Annotated[int, Key("further workers tried before the first byte", least=0, most=16)] = 2
+    connect_timeout_s: Annotated[float, Key("longest wait for a connection to a worker", least=0.01)] = 2.0
+    first_byte_timeout_s: Annotated[float, Key("longest wait for a worker's first byte", least=0.01)] = 300.0
+    idle_timeout_s: Annotated[float, Key("longest pause inside a worker's stream", least=0.01)] = 120.0
+    total_timeout_s: Annotated[float, Key("longest request in all", least=0.01)] = 1800.0
+    response_max_bytes: Annotated[int, Key("largest answer held for a request without stream", least=65536)] = 64 * MIB
+    probe_interval_s: Annotated[float, Key("time between probes of a worker that is away", least=0.05)] = 0.5
+    heartbeat_timeout_s: Annotated[float, Key("a feed silent for this long counts as lost", least=1.5)] = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,12 +115,14 @@ class UpConfig:
     are the sections `worker:` and `router:`.
     """
 
-    workers: int = option(2, "worker processes", least=1, most=256)
-    model: str = option("smollm2-135m", "a name from `trieway models`, a model directory, or a GGUF file")
-    host: str = option("127.0.0.1", "address the router listens on")
-    port: int = option(8000, "port of the router", least=0, most=65535)
-    policy: RouterPolicy = option("cache_aware", "how the router chooses a worker")
-    ready_timeout_s: float = option(600.0, "longest wait for a worker to become ready", least=1)
-    restart_backoff_max_s: float = option(10.0, "longest pause before a dead worker is started again", least=0.1)
+    workers: Annotated[int, Key("worker processes", least=1, most=256)] = 2
+    model: Annotated[str, Key("a name from `trieway models`, a model directory, or a GGUF file")] = "smollm2-135m"
+    host: Annotated[str, Key("address the router listens on")] = "127.0.0.1"
+    port: Annotated[int, Key("port of the router", least=0, most=65535)] = 8000
+    policy: Annotated[RouterPolicy, Key("how the router chooses a worker")] = "cache_aware"
+    ready_timeout_s: Annotated[float, Key("longest wait for a worker to become ready", least=1)] = 600.0
+    restart_backoff_max_s: Annotated[float, Key("longest pause before a dead worker is started again", least=0.1)] = (
+        10.0
+    )
     worker: WorkerConfig = dataclasses.field(default_factory=WorkerConfig)
     router: RouterConfig = dataclasses.field(default_factory=RouterConfig)

@@ -67,7 +67,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, value: str | bytes | None) -> Receipt | None:
-        """The receipt in a header's value, or None where there is none or it makes no sense. Unknown parts are skipped."""
+        """The receipt in a header's value, None where there is none or it makes no sense. Unknown parts are skipped."""
         if not value or len(value) > 512:
             return None
         text = value.decode("latin-1") if isinstance(value, bytes) else value

@@ -150,7 +150,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     """FastAPI's reading of query and body: the first complaint, by its place."""
-    first = next(iter(getattr(error, "errors", list)()), {})
+    first: dict[str, Any] = next(iter(getattr(error, "errors", list)()), {})
     param = ".".join(str(part) for part in first.get("loc", ())[1:]) or None
     return error_response(BadRequest(f"{param or 'body'}: {first.get('msg', 'invalid')}", param=param))
 

@@ -91,7 +91,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             args = bounded_ops.before_text_method(__self.meter, owner, __obj.__name__, args)
-        result = super().call(__context, __obj, *args, **kwargs)  # type: ignore[call-arg]
+        result = super().call(__context, __obj, *args, **kwargs)
         if __obj is dict:
             weigh(result)
         return result
