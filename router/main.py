@@ -35,7 +35,7 @@ def run_router(config: RouterConfig) -> int:
     secrets = Secrets.load(config)
     check_bind(config.host, secrets.ring, allow_open=config.allow_open, published_secret=secrets.key.published)
     _check_urls(config.workers)
-    with _listen(config.host, config.port) as listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with listen(config.host, config.port) as listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve(config, secrets, listening))
     return 0
 
@@ -103,7 +103,7 @@ def ready_line(listening: socket.socket) -> str:
     return f"trieway router ready on http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
