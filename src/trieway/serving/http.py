@@ -101,9 +101,12 @@ async def send_response(
 
 
 async def send_error(send: Send, error: ApiError, headers: Iterable[tuple[str, str]] = ()) -> None:
-    """An error response. A body refused half-read leaves bytes on the connection: it is closed."""
-    close = [("connection", "close")] if isinstance(error, TooLarge) else []
-    await send_response(send, error.status, error_body(error), headers=[*error.headers, *close, *headers])
+    """An error response.
+
+    After a body refused half-read the connection stays open and the server drops what still comes: closing it would
+    reset a client that is still sending, before it has read why.
+    """
+    await send_response(send, error.status, error_body(error), headers=[*error.headers, *headers])
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
