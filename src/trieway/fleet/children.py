@@ -26,13 +26,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildSpec:
-    """What to start and how to see that it serves. `environment` is added to the supervisor's own."""
+    """What to start and how to see that it serves. `environment` is put over the supervisor's own; None removes."""
 
     name: str
     role: Role
     command: tuple[str, ...]
     ready_url: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
@@ -60,7 +60,7 @@ class ChildProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **spec.environment},
+            env={name: value for name, value in {**os.environ, **spec.environment}.items() if value is not None},
             process_group=0,
             preexec_fn=_die_with_parent(os.getpid()),
         )

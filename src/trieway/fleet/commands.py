@@ -63,7 +63,12 @@ def router(asked: argparse.Namespace) -> int:
 
 def config_show(asked: argparse.Namespace) -> int:
     """`trieway config show`."""
-    print(show(_loaded(asked.kind, asked)).rstrip())
+    config = _loaded(asked.kind, asked)
+    if isinstance(config, UpConfig):
+        from trieway.fleet.up import complete
+
+        config = complete(config)
+    print(show(config).rstrip())
     return EXIT_DONE
 
 

@@ -61,28 +61,31 @@ def local_url(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
+def complete(config: UpConfig) -> UpConfig:
+    """The fleet's own keys handed down to the processes behind it, as far as they are known before ports are."""
+    return dataclasses.replace(
+        config,
+        worker=dataclasses.replace(config.worker, model=config.model, host=WORKER_HOST),
+        router=dataclasses.replace(config.router, host=config.host, port=config.port, policy=config.policy),
+    )
+
+
 def plan(config: UpConfig) -> Plan:
     """Choose the ports and complete the configurations. Raises PortInUse."""
     check_free(config.host, config.port)
+    config = complete(config)
     port = config.port or any_free(config.host)
-    ports = following_free(WORKER_HOST, port, config.workers)
     workers = tuple(
-        dataclasses.replace(config.worker, model=config.model, host=WORKER_HOST, port=port) for port in ports
+        dataclasses.replace(config.worker, port=each) for each in following_free(WORKER_HOST, port, config.workers)
     )
-    router = dataclasses.replace(
-        config.router,
-        host=config.host,
-        port=port,
-        policy=config.policy,
-        workers=tuple(local_url(worker.host, worker.port) for worker in workers),
-    )
-    return Plan(router=router, workers=workers)
+    urls = tuple(local_url(worker.host, worker.port) for worker in workers)
+    return Plan(router=dataclasses.replace(config.router, port=port, workers=urls), workers=workers)
 
 
-def child_specs(planned: Plan, environ: Mapping[str, str], cores_in_all: int) -> list[ChildSpec]:
-    """The processes of the fleet, the router first."""
+def child_specs(planned: Plan, cores_in_all: int) -> list[ChildSpec]:
+    """The processes of the fleet, the router first. Their flags say all: a configuration file is not read again."""
     python = (sys.executable, "-P", "-m", "trieway")  # -P: a file beside the user does not shadow a module
-    shared = {"PYTHONUNBUFFERED": "1"}
+    shared: dict[str, str | None] = {"PYTHONUNBUFFERED": "1", "TRIEWAY_CONFIG": None}
     threads = str(threads_each(len(planned.workers), cores_in_all))
     specs = [
         ChildSpec(
@@ -170,10 +173,10 @@ def ready_line(url: str, pids: Mapping[str, int]) -> str:
     return f"trieway ready on {url} (router pid {pids[ROUTER]}, workers {workers})"
 
 
-def run_up(config: UpConfig, environ: Mapping[str, str] = os.environ) -> int:
+def run_up(config: UpConfig) -> int:
     """Run an embedded fleet until it is stopped; returns the exit code. Raises PortInUse, CommandError."""
     planned = plan(config)
-    specs = child_specs(planned, environ, cores())
+    specs = child_specs(planned, cores())
     console = Console()
     where = " ".join(str(worker.port) for worker in planned.workers)
     console.line(f"trieway: starting {config.model} on {config.workers} workers (ports {where}); Ctrl-C ends the fleet")

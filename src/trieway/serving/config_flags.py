@@ -22,9 +22,22 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[WorkerConfig] | type[R
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="YAML or TOML file with settings")
     for setting in settings(kind).values():
         _add_flag(parser, setting)
+    if kind is UpConfig:
+        _add_flags_behind(parser)
 
 
-def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
+def _add_flags_behind(parser: argparse.ArgumentParser) -> None:
+    """The flags of the processes behind `up`; its own keys are the fleet's, and a key of both reaches both."""
+    taken = set(settings(UpConfig))
+    for title, kind in (("every worker", WorkerConfig), ("the router", RouterConfig)):
+        group = parser.add_argument_group(f"of {title}")
+        for name, setting in settings(kind).items():
+            if name not in taken:
+                taken.add(name)
+                _add_flag(group, setting)
+
+
+def _add_flag(parser: argparse._ActionsContainer, setting: Setting) -> None:
     shown = "" if setting.default in (None, ()) else f" (default: {_word(setting.default)})"
     help_text = (setting.key.help + shown).replace("%", "%%")
     flag = {"dest": setting.name, "default": argparse.SUPPRESS, "help": help_text}

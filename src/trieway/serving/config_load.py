@@ -88,8 +88,9 @@ def _build(kind: type[C], flags: Mapping[str, object], sources: list[_Source], *
                 values[name] = read_value(setting, found[0], found[1], source.folder)
                 break
     if kind is UpConfig:
-        values["worker"] = _build(WorkerConfig, {}, sources, inside_up=True)
-        values["router"] = _build(RouterConfig, {}, sources, inside_up=True)
+        behind = {name: value for name, value in flags.items() if name not in settings(UpConfig)}
+        values["worker"] = _build(WorkerConfig, behind, sources, inside_up=True)
+        values["router"] = _build(RouterConfig, behind, sources, inside_up=True)
     config = kind(**values)
     _check(config)
     return config
