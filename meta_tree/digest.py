@@ -47,6 +47,14 @@ class Digest:
             word = ((block_hash ^ (count * 4 + lift) * _SPREAD) * _STIR) & _MASK
             sums[block_hash >> 56] += word ^ (word >> 32)
 
+    def remove_run(self, hashes: Iterable[int], tier: int, usable: Iterable[int]) -> None:
+        """`remove` for a run of blocks, written out as `add_run` is."""
+        sums = self._sums
+        lift = tier + 1
+        for block_hash, count in zip(hashes, usable, strict=True):
+            word = ((block_hash ^ (count * 4 + lift) * _SPREAD) * _STIR) & _MASK
+            sums[block_hash >> 56] -= word ^ (word >> 32)
+
     def bucket(self, index: int) -> int:
         return self._sums[index] & _MASK
 

@@ -55,22 +55,16 @@ class Tree:
         self, holding: Holding, parent: int, hashes: Sequence[int], usable: Sequence[int], tier: int, now: float
     ) -> int:
         """Blocks under the row `parent` (0: a namespace's start), held by one worker on one tier from now on."""
-        rows = self.rows
-        get = rows.table.get
+        table = self.rows.table
         changed = at = 0
-        count = len(hashes)
-        while at < count:
-            row = get(hashes[at])
-            if row is None:
+        while at < len(hashes):
+            if hashes[at] in table:
+                end, held = self._hold_run(holding, parent, hashes, usable, at, tier)
+                changed += held
+            else:
                 end = self._new_run(holding, parent, hashes, usable, at, tier, now)
                 changed += end - at
-                parent, at = rows.table[hashes[end - 1]], end
-                continue
-            if parent and not rows.parents[row]:
-                rows.adopt(row, parent)
-            changed += self._hold(holding, row, tier, usable[at])
-            parent = row
-            at += 1
+            parent, at = table[hashes[end - 1]], end
         return changed
 
     def _new_run(
@@ -98,6 +92,45 @@ class Tree:
         holding.digest.add_run(hashes, tier, usable)
         holding.blocks += len(hashes)
         return end
+
+    def _hold_run(
+        self, holding: Holding, parent: int, hashes: Sequence[int], usable: Sequence[int], at: int, tier: int
+    ) -> tuple[int, int]:
+        """Takes hold of the known blocks from `at` on; returns where they end and how many of them changed.
+
+        Neighbours mostly go from one and the same set to another: `old` and `new` remember the last such step.
+        """
+        rows, sets, overrides = self.rows, self.sets, self.overrides
+        set_of, usable_of, parents, get = rows.sets, rows.usable, rows.parents, rows.table.get
+        old = new = EMPTY
+        joined: list[int] = []
+        counts: list[int] = []
+        moved = changed = 0
+        while at < len(hashes):
+            block = hashes[at]
+            row = get(block)
+            if row is None:
+                break
+            if parent and not parents[row]:
+                rows.adopt(row, parent)
+            count, set_id = usable[at], set_of[row]
+            if set_id == old and old and usable_of[row] == count and row not in overrides:
+                set_of[row] = new
+                moved += 1
+                joined.append(block)
+                counts.append(count)
+            else:
+                sets.move(old, new, moved)
+                changed += self._hold(holding, row, tier, count)
+                old, new, moved = set_id, set_of[row], 0
+                if old == new or not sets.counts[old]:
+                    old = EMPTY  # no step to repeat
+            parent = row
+            at += 1
+        sets.move(old, new, moved)
+        holding.digest.add_run(joined, tier, counts)
+        holding.blocks += len(joined)
+        return at, changed + len(joined)
 
     def _hold(self, holding: Holding, row: int, tier: int, usable: int) -> int:
         rows, sets = self.rows, self.sets
@@ -141,21 +174,38 @@ class Tree:
     # -- removing
 
     def remove(self, holding: Holding, event: Removed) -> int:
-        """Applies a removal; returns how many blocks it changed."""
-        get = self.rows.table.get
-        masks, sets = self.sets.masks, self.rows.sets
+        """Applies a removal; returns how many blocks it changed. Repeats steps between sets as `_hold_run` does."""
+        rows, sets, overrides = self.rows, self.sets, self.overrides
+        masks, set_of, usable_of, children, get = sets.masks, rows.sets, rows.usable, rows.children, rows.table.get
         tier, bit = event.tier, holding.bit
-        changed = 0
+        old = new = EMPTY
+        left: list[int] = []
+        counts: list[int] = []
+        moved = changed = 0
         for at, block in enumerate(event.hashes):
             row = get(block)
-            if row is not None and masks[sets[row]][tier] & bit:
-                self._release(holding, row, tier)
+            set_id = EMPTY if row is None else set_of[row]
+            if row is None or not masks[set_id][tier] & bit:
+                changed += bool(event.usable) and holding.undrop(block, tier, event.usable[at])
+            elif set_id == old and row not in overrides:
+                left.append(block)
+                counts.append(usable_of[row])
+                set_of[row] = new
+                moved += 1
+                if not new and not children[row]:
+                    self._prune(row)
+            else:
+                sets.move(old, new, moved)
+                new = self._release(holding, row, tier)
+                old, moved = set_id if sets.counts[set_id] else EMPTY, 0
                 changed += 1
-            elif event.usable:
-                changed += holding.undrop(block, tier, event.usable[at])
-        return changed
+        sets.move(old, new, moved)
+        holding.digest.remove_run(left, tier, counts)
+        holding.blocks -= len(left)
+        return changed + len(left)
 
-    def _release(self, holding: Holding, row: int, tier: int) -> None:
+    def _release(self, holding: Holding, row: int, tier: int) -> int:
+        """One worker lets go of one block on a tier; returns the set of those who are left."""
         holding.digest.remove(self.rows.hashes[row], tier, self.usable_of(row, holding.index, tier))
         holding.blocks -= 1
         own = self.overrides.get(row)
@@ -166,6 +216,7 @@ class Tree:
         self.sets.move(set_id, shrunk)
         self.rows.sets[row] = shrunk
         self._prune(row)
+        return shrunk
 
     def _prune(self, row: int) -> None:
         """Frees a leaf that nobody holds, then its parents while they are such leaves too."""

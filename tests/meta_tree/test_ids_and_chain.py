@@ -69,7 +69,7 @@ VECTORS = [
 def test_key_vectors() -> None:
     key = FleetKey.from_secret(SECRET)
     assert key.seed_id == "8d2c9e6d7e978ead"
-    assert key.feed_token == "21b47c7c0e2986cd0a5ba049ec6c1d2028124fa0a106e239cb2cc4f7292e19a0"  # noqa: S105
+    assert key.feed_token == "21b47c7c0e2986cd0a5ba049ec6c1d2028124fa0a106e239cb2cc4f7292e19a0"
     assert FleetKey.from_secret(None).seed_id == "bc7b5cad74866fb2"
 
 
