@@ -70,7 +70,9 @@ def test_the_source_archive_builds_again(tmp_path: Path) -> None:
     import os
 
     script = "from scikit_build_core.build import build_sdist; import sys; print(build_sdist(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120
+    )
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("TRIEWAY_SIM_SEEDS", "20"))
-OLD_FAILURES: list[int] = []
+OLD_FAILURES = [18]
 """Seeds that once failed stay in the list."""
 
 
@@ -25,7 +25,11 @@ def at_rest(world: World) -> None:
         assert row.epoch == worker.epoch
         assert row.number == worker.publisher.number
         assert row.drift_blocks == 0
-        assert world.router.digest(row.worker).buckets() == worker.publisher.heartbeat(worker.scheduler.load(world.now)).buckets
+        assert row.resyncs == 0, "crashes and cuts make no drift"
+        assert (
+            world.router.digest(row.worker).buckets()
+            == worker.publisher.heartbeat(worker.scheduler.load(world.now)).buckets
+        )
         stats = worker.scheduler.stats()
         assert stats.running == stats.waiting == stats.kv_running == stats.kv_locked == 0
         assert stats.kv_free + stats.kv_cached == stats.kv_total
@@ -58,6 +62,6 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 def test_a_planted_bug_is_seen() -> None:
     """Removals get lost on the way: the digest of the next heartbeat must show it."""
-    world = World(3, canary=True)
+    world = World(1, canary=True)
     world.run()
-    assert world.drift_seen > 0
+    assert sum(row.resyncs for row in world.router.workers(world.now)) > 0

@@ -64,7 +64,9 @@ class Feed:
 class World:
     """Build, `run`, then look at the sums. The same seed gives the same trace, byte for byte."""
 
-    def __init__(self, seed: int, *, workers: int = 3, requests: int = 120, faults: bool = True, canary: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, workers: int = 3, requests: int = 120, faults: bool = True, canary: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -79,7 +81,7 @@ class World:
         self.feeds: dict[WorkerId, Feed] = {}
         for index in range(workers):
             worker = SimWorker(
-                WorkerId(f"w{index}"), GROUP, self.key, self.rng.choice([1500, 4000, 9000]),
+                WorkerId(f"w{index}"), GROUP, self.key, self.rng.choice([1000, 1800, 6000]),
                 random.Random(self.rng.random()), self.at,
             )  # fmt: skip
             worker.clock = lambda: self.now
@@ -87,7 +89,6 @@ class World:
             self.feeds[worker.id] = Feed()
             self.boot(worker)
         self.flights = [self.make(index) for index in range(requests)]
-        self.drift_seen = 0
         self._plan_events()
 
     # The clock.
@@ -107,7 +108,7 @@ class World:
             self.now = when
             call()
             steps += 1
-            if steps % 25 == 0:
+            if steps % 100 == 0:
                 self.check()
             assert steps < 2_000_000, "the world does not come to rest"
         self.check()
@@ -160,7 +161,6 @@ class World:
 
     def _tick(self) -> None:
         self.effects(self.router.tick(self.now))
-        self.drift_seen = max(self.drift_seen, sum(row.drift_blocks or 0 for row in self.router.workers(self.now)))
         if self.now < self.horizon + 60:
             self.after(0.25, self._tick)
 
@@ -193,7 +193,10 @@ class World:
         if not feed.open or feed.generation != generation:
             return
         if self.canary and isinstance(frame, Delta) and isinstance(frame.event, Removed):
-            frame = Delta(number=frame.number, event=Removed(namespace_id=frame.event.namespace_id, hashes=(), tier=frame.event.tier))
+            frame = Delta(
+                number=frame.number,
+                event=Removed(namespace_id=frame.event.namespace_id, hashes=(), tier=frame.event.tier),
+            )
         feed.queue.append(frame)
         self.after(0.002 + self.rng.random() * 0.01, lambda: self.arrive(worker, generation))
 

@@ -26,7 +26,9 @@ LOGPROB_ERROR_MAX = 2e-3
 def serve(folder: Path, name: str, *arguments: str) -> Running:
     port = free_port()
     worker = start(
-        folder / f"{name}.log", f"http://127.0.0.1:{port}", ["worker", "--model", MODEL, "--port", str(port), *arguments]
+        folder / f"{name}.log",
+        f"http://127.0.0.1:{port}",
+        ["worker", "--model", MODEL, "--port", str(port), *arguments],
     )
     worker.wait_ready("trieway worker ready")
     return worker

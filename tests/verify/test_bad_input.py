@@ -33,7 +33,10 @@ CASES: dict[str, tuple[bytes, int]] = {
     "zero n": (chat(n=0), 400),
     "too long a prompt": (chat(messages=[{"role": "user", "content": "word " * 20_000}]), 400),
     "invalid UTF-8": (b'{"model": "smollm2-135m", "messages": [{"role": "user", "content": "\xff\xfe"}]}', 400),
-    "a lone surrogate": (b'{"model":"smollm2-135m","messages":[{"role":"user","content":"\\ud800"}],"max_tokens":1}', 400),
+    "a lone surrogate": (
+        b'{"model":"smollm2-135m","messages":[{"role":"user","content":"\\ud800"}],"max_tokens":1}',
+        400,
+    ),
     "NaN": (b'{"model":"smollm2-135m","messages":[{"role":"user","content":"x"}],"temperature":NaN}', 400),
     "stream of the wrong type": (chat(stream="yes"), 400),
     "a stop list too long": (chat(stop=["a"] * 500), 400),

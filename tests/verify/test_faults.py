@@ -34,11 +34,19 @@ class Ended:
 async def one(client: httpx.AsyncClient, url: str, index: int, rng: random.Random) -> Ended:
     streamed = index % 2 == 0
     messages = [{"role": "system", "content": "Shared. " * 40}, {"role": "user", "content": prose(rng, 30)}]
-    body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 12, "ignore_eos": True, "stream": streamed}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": messages,
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "stream": streamed,
+    }
     if not streamed:
         answer = await client.post(f"{url}/v1/chat/completions", json=body)
         good = answer.status_code == 200 and answer.json()["choices"][0]["finish_reason"] == "length"
-        return Ended(streamed, "whole" if good else f"failed: {answer.text}", answer.headers.get("x-trieway-worker", ""))
+        return Ended(
+            streamed, "whole" if good else f"failed: {answer.text}", answer.headers.get("x-trieway-worker", "")
+        )
     done = errors = finished = 0
     async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
         if answer.status_code != 200:
@@ -105,7 +113,9 @@ def test_a_worker_dies_under_load(folder: Path) -> None:
         pid = worker_pid(str(victim["url"]))
         ended, gone_s = asyncio.run(load(fleet.url, requests, requests // 3, lambda: os.kill(pid, signal.SIGKILL)))
 
-        kinds = {kind: sum(e.how.startswith(kind) for e in ended) for kind in ("whole", "error event", "failed", "silent")}
+        kinds = {
+            kind: sum(e.how.startswith(kind) for e in ended) for kind in ("whole", "error event", "failed", "silent")
+        }
         report(f"{requests} requests, one worker killed: {kinds}; its prefixes left /tree after {gone_s:.2f} s")
         assert [e.how for e in ended if e.how.startswith(("failed", "silent"))] == []
         assert all(e.how == "whole" for e in ended if not e.streamed)

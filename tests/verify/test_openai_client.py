@@ -44,7 +44,9 @@ def test_chat_answers_with_usage(client: openai.OpenAI) -> None:
 
 
 def test_content_parts_are_text(client: openai.OpenAI) -> None:
-    parts: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Say"}, {"type": "text", "text": " hi."}]}]
+    parts: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "Say"}, {"type": "text", "text": " hi."}]}
+    ]
     whole: list[Any] = [{"role": "user", "content": "Say hi."}]
     first = client.chat.completions.create(model=MODEL, messages=parts, max_tokens=4, temperature=0)
     second = client.chat.completions.create(model=MODEL, messages=whole, max_tokens=4, temperature=0)
@@ -56,7 +58,12 @@ def test_content_parts_are_text(client: openai.OpenAI) -> None:
 def test_a_stream_equals_the_whole(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=12, temperature=0)
     stream = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=12, temperature=0, stream=True, stream_options={"include_usage": True}
+        model=MODEL,
+        messages=QUESTION,
+        max_tokens=12,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)

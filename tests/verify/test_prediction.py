@@ -54,7 +54,10 @@ class Varied:
         if self.chats and rng.random() < 0.5:
             messages = [*rng.choice(self.chats), {"role": "user", "content": self.text()}]
         else:
-            messages = [{"role": "system", "content": rng.choice(self.texts[:3])}, {"role": "user", "content": self.text()}]
+            messages = [
+                {"role": "system", "content": rng.choice(self.texts[:3])},
+                {"role": "user", "content": self.text()},
+            ]
         if tools and rng.random() < 0.5:
             arguments = f'{{"city": "{rng.randrange(99)}"}}'
             call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": arguments}}

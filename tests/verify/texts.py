@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 
-NOUNS = "river engine garden letter window market winter signal harbour copper teacher mountain island bridge lantern".split()
-VERBS = "carries follows repairs measures forgets paints counts opens answers borrows crosses remembers".split()
-ADJECTIVES = "quiet broken early narrow golden patient distant heavy simple curious pale sudden".split()
-PLACES = "near the old mill|after the first snow|at half past nine|between two stations|under a low sky".split("|")
+NOUNS = ["river", "engine", "garden", "letter", "window", "market", "winter", "signal", "harbour", "copper", "teacher", "mountain", "island", "bridge", "lantern"]
+VERBS = ["carries", "follows", "repairs", "measures", "forgets", "paints", "counts", "opens", "answers", "borrows", "crosses", "remembers"]
+ADJECTIVES = ["quiet", "broken", "early", "narrow", "golden", "patient", "distant", "heavy", "simple", "curious", "pale", "sudden"]
+PLACES = ["near the old mill", "after the first snow", "at half past nine", "between two stations", "under a low sky"]
 CJK = "今天的河水很安静山上有雪老师打开窗户看见远处的桥市场里的人在数铜钱灯光慢慢亮起来明日は雨が降るでしょう図書館で本を読む한국의겨울은길고춥다"
 EMOJI = "😀🚀🌍👩‍🔬🏳️‍🌈🐍🎉❤️‍🔥👍🏽🧊"
-KEYWORDS = "def return for in if else while class import lambda yield async await".split()
+KEYWORDS = ["def", "return", "for", "in", "if", "else", "while", "class", "import", "lambda", "yield", "async", "await"]
 
 
 def prose(rng: random.Random, words: int) -> str:
     out: list[str] = []
     while len(out) < words:
         subject = f"The {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
-        out += f"{subject} {rng.choice(VERBS)} the {rng.choice(NOUNS)} {rng.choice(PLACES)}{rng.choice('..!?;')}".split()
+        out += (
+            f"{subject} {rng.choice(VERBS)} the {rng.choice(NOUNS)} {rng.choice(PLACES)}{rng.choice('..!?;')}".split()
+        )
     return " ".join(out)
 
 
@@ -26,7 +28,9 @@ def code(rng: random.Random, lines: int) -> str:
     for _ in range(lines):
         indent = rng.choice(["", "    ", "        ", "\t"])
         left, right = rng.choice(NOUNS), rng.choice(NOUNS)
-        out.append(f"{indent}{rng.choice(KEYWORDS)} {left}_{rng.randrange(999)} = {right}[{rng.randrange(10**6)}] # {left}")
+        out.append(
+            f"{indent}{rng.choice(KEYWORDS)} {left}_{rng.randrange(999)} = {right}[{rng.randrange(10**6)}] # {left}"
+        )
     return "\n".join(out)
 
 

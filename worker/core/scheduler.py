@@ -347,4 +347,5 @@ class Scheduler:
             assert one.computed == one.shared == 0
         stats = self.stats()
         assert stats.kv_free + stats.kv_cached + stats.kv_running == stats.kv_total
-        assert stats.requests_total == stats.finished_total + stats.cancelled_total + len(self._by_id)
+        alive = sum(not one.doomed for one in self._by_id.values())  # the doomed are counted where they were stopped
+        assert stats.requests_total == stats.finished_total + stats.cancelled_total + alive
