@@ -30,7 +30,7 @@ _CONSTANT = ("attr", "count", "d", "default", "first", "items", "last", "length"
 _LAZY = ("map", "reject", "rejectattr", "select", "selectattr")
 _TEXT = ("capitalize", "e", "escape", "format", "indent", "lower", "replace", "safe", "string", "title", "trim")
 _MORE_TEXT = ("truncate", "upper", "wordcount")
-_NUMBERS = ("abs", "float", "int", "max", "min", "round")
+_NUMBERS = ("abs", "float", "int", "max", "min", "round", "sum")
 _ITEMS = ("batch", "dictsort", "groupby", "list", "slice", "sort", "unique")
 _WHOLE = (*_TEXT, *_MORE_TEXT, *_NUMBERS, *_ITEMS, "join", "reverse")
 _COMPARING = (
@@ -121,11 +121,18 @@ def _format_growth(value: Any, *args: Any, **kwargs: Any) -> int:
     return pattern.count("%") * (weigh(args) + weigh(kwargs))
 
 
+def _sum_growth(value: Any, attribute: Any = None, start: Any = 0) -> int:
+    if not isinstance(start, int | float):
+        raise TypeError("sum adds numbers only")
+    return 0
+
+
 _GROWTH: dict[str, Callable[..., int]] = {
     "replace": _replace_growth,
     "indent": _indent_growth,
     "join": _join_growth,
     "format": _format_growth,
+    "sum": _sum_growth,
 }
 
 

@@ -96,7 +96,7 @@ def vocabulary_digest(table: Sequence[bytes]) -> str:
 
 
 def encode_vocabulary(table: Sequence[bytes]) -> bytes:
-    """The body of `GET /cache/model?part=vocabulary`: magic, count, bytes, u32 lengths, then the bytes; little-endian."""
+    """The body of `GET /cache/model?part=vocabulary`: magic, count, bytes, u32 lengths, bytes; little-endian."""
     blob = b"".join(table)
     lengths = struct.pack(f"<{len(table)}I", *map(len, table))
     return _HEAD.pack(_MAGIC, len(table), len(blob)) + lengths + blob

@@ -21,8 +21,8 @@ from jinja2 import Undefined
 VALUE_CHARS_MAX = 20 * 1024 * 1024
 MADE_CHARS_MAX = 256 * 1024 * 1024
 ITEMS_MAX = 1_000_000
-TICKS_MAX = 4_000_000
-CPU_S_MAX = 5.0
+TICKS_MAX = 2_000_000
+CPU_S_MAX = 2.0
 INT_BITS_MAX = 4_096
 _LOOK_EVERY = 64
 _NODE_CHARS = 8
@@ -93,6 +93,8 @@ def weigh(value: Any) -> int:
             total += value.bit_length() // 3
         elif isinstance(value, list | tuple):
             stack.extend(value)
+        elif isinstance(value, range):
+            total += _NODE_CHARS * len(value)
         elif isinstance(value, dict):
             stack.extend(value.keys())
             stack.extend(value.values())
