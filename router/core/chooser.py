@@ -12,6 +12,7 @@ from trieway.meta_tree.ids import Reject, WorkerId
 from trieway.meta_tree.view import Held, View
 from trieway.router.core.config import CoreConfig
 from trieway.router.core.cost import Candidate, Job, cost_rows, size_job
+from trieway.router.core.heat import Heat
 from trieway.router.core.ledger import Ledger
 from trieway.router.core.members import Member, Members
 from trieway.router.core.policies import draw, make_policy, most_likely
@@ -56,8 +57,9 @@ class Weighed:
 class Chooser:
     """The pure part of routing, over state that others own."""
 
-    def __init__(self, config: CoreConfig, members: Members, view: View, ledger: Ledger) -> None:
+    def __init__(self, config: CoreConfig, members: Members, view: View, ledger: Ledger, heat: Heat) -> None:
         self._config = config
+        self._heat = heat
         self._members = members
         self._view = view
         self._ledger = ledger
@@ -86,7 +88,7 @@ class Chooser:
         if query.group is not None and query.hashes and query.reuse_max != 0:
             held = self._view.match(query.group, query.hashes)
         able = self._shortened(able, held)
-        job = self.size(query, held)
+        job = self._size(query, held, now)
         rows = cost_rows(self._config, job, [self._candidate(member, held, now) for member in able], now)
         chances = self._policy.chances(rows)
         return Weighed(
@@ -95,8 +97,9 @@ class Chooser:
             chances=tuple(chances),
         )
 
-    def size(self, query: Query, held: Mapping[WorkerId, Held]) -> Job:
+    def _size(self, query: Query, held: Mapping[WorkerId, Held], now: float) -> Job:
         """How long the prompt is, and how much of it may be reused."""
+        known = deepest(held)
         named = self._members.named(query.model)
         ratio = named[0].pool.bytes_per_token.value if named else self._config.prior_bytes_per_token
         return size_job(
@@ -105,7 +108,8 @@ class Chooser:
             prompt_tokens=query.prompt_tokens,
             reuse_max=query.reuse_max,
             max_tokens=query.max_tokens,
-            deepest=deepest(held),
+            deepest=known,
+            heat=self._heat.at(fork(query.hashes, known[0]), now),
             bytes_per_token=ratio,
         )
 
@@ -114,6 +118,8 @@ class Chooser:
         config = self._config
         named = self._members.named(query.model)
         if not named:
+            if not len(self._members):  # a router that knows nobody cannot call a model unknown
+                return Reject(reason=Rejection.NO_WORKER, retry_after_s=config.retry_after_s)
             return Reject(reason=Rejection.UNKNOWN_MODEL)
         up: list[Member] = []
         suspect: list[Member] = []
@@ -192,6 +198,11 @@ class Chooser:
 def deepest(held: Mapping[WorkerId, Held]) -> tuple[int, int]:
     """(blocks, usable tokens) of the longest match anywhere."""
     return max(((entry.blocks, entry.usable[-1]) for entry in held.values()), default=(0, 0))
+
+
+def fork(hashes: Sequence[int], blocks: int) -> int | None:
+    """The last of the matched blocks; a chain hash names all before it too. None: nothing is shared."""
+    return hashes[blocks - 1] if blocks else None
 
 
 def _too_long(query: Query, member: Member) -> bool:

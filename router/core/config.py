@@ -59,6 +59,15 @@ class CoreConfig:
     """Excess over the peers' mean that costs nothing: sampling noise under balanced load."""
     spread_share_max: float = 0.5
     """The excess never costs more than this share of computing the whole prompt: a prompt held mostly stays."""
+    heat_halflife_s: float = 60.0
+    """Computing a shared prefix once more is an investment: its cost is divided among the requests that this time's
+    traffic lets expect to use the copy. The copy fades with the heat."""
+    heat_forks_max: int = 8192
+    heat_weight: float = 0.5
+    """Share of those requests that is counted on; 0: no copy but under load."""
+    displaced_weight: float = 1.0
+    """What each token counts that must be evicted to make room for this prompt, in tokens to compute: a full cache
+    holds mostly what somebody will ask for again. 0: eviction is free."""
     decode_weight: float = 0.1
     """Share of the predicted slow-down of the answer that counts as cost; 0: time to first token alone."""
     prior_output_tokens: int = 64

@@ -11,9 +11,10 @@ from trieway.meta_tree.digest import Digest
 from trieway.meta_tree.frames import Frame
 from trieway.meta_tree.ids import GroupId, Reject, WorkerId
 from trieway.meta_tree.view import View
-from trieway.router.core.chooser import Chooser, deepest
+from trieway.router.core.chooser import Chooser, deepest, fork
 from trieway.router.core.config import CoreConfig
 from trieway.router.core.feeds import Feeds
+from trieway.router.core.heat import Heat
 from trieway.router.core.learning import Pool
 from trieway.router.core.ledger import Ledger, Open
 from trieway.router.core.members import UNGROUPED, Member, Members
@@ -49,7 +50,8 @@ class RouterCore:
             self._view, alive_max=config.speculations_max, age_max_s=config.speculation_max_s
         )
         self._feeds = Feeds(config, self._members, self._view, self._ledger, self._speculations)
-        self._chooser = Chooser(config, self._members, self._view, self._ledger)
+        self._heat = Heat(halflife_s=config.heat_halflife_s, forks_max=config.heat_forks_max)
+        self._chooser = Chooser(config, self._members, self._view, self._ledger, self._heat)
         self._began_at: float | None = None
 
     # The registry.
@@ -199,7 +201,10 @@ class RouterCore:
         """Siblings that come before the worker's events shall find this prompt."""
         assert query.group is not None
         held = self._view.match(query.group, query.hashes)
-        usable = EvenTokens(len(query.hashes), deepest(held), booking.prompt_tokens, query.prompt_bytes)
+        known = deepest(held)
+        if known[0]:
+            self._heat.used(fork(query.hashes, known[0]), now)
+        usable = EvenTokens(len(query.hashes), known, booking.prompt_tokens, query.prompt_bytes)
         self._speculations.begin(booking.id, booking.worker, query.hashes, usable, now)
         self._view.touch(query.group, query.hashes, now)
 
@@ -297,6 +302,7 @@ class RouterCore:
         self._members.check()
         self._ledger.check()
         self._speculations.check()
+        self._heat.check()
         self._view.check()
         assert {member.model for member in self._members} == set(self._pools)
         for member in self._members:

@@ -1,9 +1,9 @@
 """The cost of sending a request to a worker, in predicted milliseconds, term by term.
 
-`ttft = queue + prefill + reload + interference`; the cost adds what the worker's running decodes cost the answer and
-what an uneven flow of new work costs the fleet. Keeps true: every term is finite and at least 0, more cached tokens
-never cost more, and there is no threshold at which affinity is dropped. Does not choose (policies.py) and changes
-nothing.
+`ttft = queue + prefill + reload + interference`. The cost adds what later requests will feel: running decodes lengthen
+the answer, a full cache must evict, an uneven flow of new work fills one cache; and it takes off what a copy of a hot
+prefix will spare them. Keeps true: every term is finite and at least 0, more cached tokens never cost more, and there is
+no threshold at which affinity is dropped. Does not choose (policies.py) and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,10 @@ class Job:
     reuse_max: int
     """Most tokens that may be reused; below prompt_tokens."""
     output_tokens: int
+    shared_tokens: int = 0
+    """Tokens of the longest match anywhere, where other prompts lately forked too."""
+    heat: float = 0.0
+    """How many did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +58,7 @@ def size_job(
     reuse_max: int | None,
     max_tokens: int | None,
     deepest: tuple[int, int],
+    heat: float,
     bytes_per_token: float,
 ) -> Job:
     """deepest: (blocks, usable tokens) of the longest match anywhere; it says exactly how long that part is."""
@@ -65,16 +70,24 @@ def size_job(
     prompt_tokens = max(prompt_tokens, 1)
     cap = prompt_tokens - 1 if reuse_max is None else min(max(reuse_max, 0), prompt_tokens - 1)
     output = config.prior_output_tokens if max_tokens is None else min(max_tokens, config.prior_output_tokens)
-    return Job(prompt_tokens=prompt_tokens, reuse_max=cap, output_tokens=max(output, 0))
+    return Job(
+        prompt_tokens=prompt_tokens,
+        reuse_max=cap,
+        output_tokens=max(output, 0),
+        shared_tokens=min(usable, cap),
+        heat=heat,
+    )
 
 
 def cost_rows(config: CoreConfig, job: Job, candidates: Sequence[Candidate], now: float) -> list[CostRow]:
     """One row per candidate, in their order."""
-    rows = [_row(config, job, candidate, now) for candidate in candidates]
+    # A copy made now serves this worker's part of the requests to come.
+    shared_by = 1.0 + config.heat_weight * job.heat / max(len(candidates), 1)
+    rows = [_row(config, job, candidate, shared_by, now) for candidate in candidates]
     return _with_spread(config, job, candidates, rows)
 
 
-def _row(config: CoreConfig, job: Job, candidate: Candidate, now: float) -> CostRow:
+def _row(config: CoreConfig, job: Job, candidate: Candidate, shared_by: float, now: float) -> CostRow:
     page, book = candidate.page_size, candidate.book
     cap = job.reuse_max // page * page
     device, host, external = (min(tokens, cap) for tokens in candidate.usable)
@@ -95,8 +108,14 @@ def _row(config: CoreConfig, job: Job, candidate: Candidate, now: float) -> Cost
     # Each decode alongside lengthens every step of this answer, and this answer every step of each of them.
     decode_ms = config.decode_weight * job.output_tokens * candidate.decode.ms_per_unit * decoding
     ttft_ms = queue_ms + prefill_ms + reload_ms + interference_ms
+    copied_ms = max(job.shared_tokens - cached, 0) * slope * (1.0 - 1.0 / shared_by)
+    displaced_ms = 0.0
+    if candidate.load is not None:
+        displaced_ms = config.displaced_weight * max(uncached - candidate.load.kv_free_tokens, 0) * slope
     error = candidate.prefill.error
-    variance = (error * prefill_ms) ** 2 + (config.queue_error * (queue_ms + interference_ms + decode_ms)) ** 2
+    variance = (error * (prefill_ms - copied_ms)) ** 2 + (
+        config.queue_error * (queue_ms + interference_ms + decode_ms)
+    ) ** 2
     return CostRow(
         worker=candidate.worker,
         usable=(device, host, external),
@@ -108,9 +127,11 @@ def _row(config: CoreConfig, job: Job, candidate: Candidate, now: float) -> Cost
         reload_ms=reload_ms,
         interference_ms=interference_ms,
         decode_ms=decode_ms,
+        copied_ms=copied_ms,
+        displaced_ms=displaced_ms,
         spread_ms=0.0,
         ttft_ms=ttft_ms,
-        cost_ms=ttft_ms + decode_ms,
+        cost_ms=ttft_ms + decode_ms - copied_ms + displaced_ms,
         error_ms=(variance + config.cost_error_ms**2) ** 0.5,
         booked=len(book.open) + book.foreign_requests,
         last_booked=book.last_booked,

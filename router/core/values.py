@@ -25,9 +25,9 @@ class Rejection(StrEnum):
     """Values of `Reject.reason` that `choose` gives."""
 
     UNKNOWN_MODEL = "unknown_model"
-    """No worker ever named this model: 404."""
+    """There are workers, and none names this model: 404."""
     NO_WORKER = "no_worker"
-    """The model is known, no worker of it is up and not excluded: 503."""
+    """No worker of the model is up and not excluded, or no worker is known at all: 503."""
     QUEUES_FULL = "queues_full"
     """Every worker that could serve is at its bound: 429."""
     TOO_LONG = "too_long"
@@ -88,7 +88,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostRow:
-    """One candidate worker as `choose` saw it. The terms sum to `cost_ms`."""
+    """One candidate worker as `choose` saw it. `cost_ms` is made of its terms."""
 
     worker: WorkerId
     usable: tuple[int, int, int]
@@ -107,10 +107,14 @@ class CostRow:
     """Weighted slow-down of the answer's tokens compared with an idle worker; no part of the time to first token."""
     spread_ms: float
     """What recent new work in excess of the peers' counts; no part of the time to first token."""
+    copied_ms: float
+    """Part of the prefill that later requests for the same hot prefix will be spared; taken off the cost."""
+    displaced_ms: float
+    """What the worker must evict to hold this prompt; no part of the time to first token."""
     ttft_ms: float
     """queue + prefill + reload + interference."""
     cost_ms: float
-    """ttft + decode + spread: what cache_aware minimises."""
+    """ttft + decode + displaced + spread - copied: what cache_aware minimises."""
     error_ms: float
     """One standard error of `cost_ms`."""
     booked: int

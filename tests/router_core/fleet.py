@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.router_core.clockwork import BLOCK_TOKENS, GROUP, MODEL, SEED_ID, Clock, Job, ModelWorker, chain
 from trieway.meta_tree.frames import Frame
@@ -31,10 +32,18 @@ class Done:
 class Fleet:
     """Workers, router, feeds. `ask` sends a prompt; `done` is the record of answers."""
 
-    def __init__(self, *, policy: str = "cache_aware", seed: int = 0, workers: int = 2, **model: float) -> None:
+    def __init__(
+        self,
+        *,
+        policy: str = "cache_aware",
+        seed: int = 0,
+        workers: int = 2,
+        config: dict[str, Any] | None = None,
+        **model: float,
+    ) -> None:
         self.clock = Clock()
         self.rng = random.Random(seed)
-        self.router = RouterCore(CoreConfig(seed_id=SEED_ID, policy=policy), random.Random(seed + 1))
+        self.router = RouterCore(CoreConfig(seed_id=SEED_ID, policy=policy, **(config or {})), random.Random(seed + 1))
         self.workers: dict[WorkerId, ModelWorker] = {}
         self.done: list[Done] = []
         self.open = 0
