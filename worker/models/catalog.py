@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import tempfile
@@ -23,9 +22,6 @@ from .errors import ModelBroken, ModelNotFound
 
 Progress = Callable[[str], None]
 """Called with one plain line before work that takes seconds."""
-
-SOURCE_FILE = "trieway.json"
-"""Beside converted weights: the digest of the file they came from."""
 
 _REQUIRED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
@@ -132,7 +128,6 @@ def _converted(source: Path, cache_dir: Path, progress: Progress) -> Path:
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=models))
         try:
             convert(source, scratch)
-            (scratch / SOURCE_FILE).write_text(json.dumps({"source_sha256": digest}) + "\n")
             _checked(scratch).chmod(0o755)
             scratch.rename(target)
         except BaseException:

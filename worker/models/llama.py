@@ -24,7 +24,7 @@ from trieway.kernels.attention.paged import AttentionBackend
 from .config import ModelConfig, read_config
 from .linear import Linear, make_linear
 from .rope import Rope
-from .weights import Weights
+from .tensors import TensorFiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Llama:
         self.config = read_config(model_dir)
         self.device, self.dtype = device, dtype
         config = self.config
-        weights = Weights(model_dir)
+        weights = TensorFiles(model_dir)
         shape = (config.vocabulary, config.hidden)
         table = weights.get("model.embed_tokens.weight", shape)
         self._embeddings = table.to(dtype).to(device)
@@ -94,7 +94,7 @@ class Llama:
         out = torch.empty(x.shape, dtype=self.dtype, device=self.device)
         return torch.div(x, self._length(x), out=out)
 
-    def _layer(self, weights: Weights, index: int) -> _Layer:
+    def _layer(self, weights: TensorFiles, index: int) -> _Layer:
         config: ModelConfig = self.config
         prefix = f"model.layers.{index}"
         q_size, kv_size = config.heads * config.head_dim, config.kv_heads * config.head_dim

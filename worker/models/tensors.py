@@ -5,7 +5,6 @@ Keeps true: a tensor is read when it is asked for, never the whole file. Does no
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .catalog import SOURCE_FILE, weight_files
-from .config import read_json
+from .catalog import weight_files
 from .errors import ModelBroken
 
 
-class Weights:
+class TensorFiles:
     """The tensors of a model directory, by name. Raises ModelBroken for what is missing or unreadable."""
 
     def __init__(self, model_dir: Path) -> None:
@@ -48,15 +46,3 @@ class Weights:
         """Several matrices on top of each other, float32: one product instead of several."""
         parts = [self.get(name, (count, columns)) for name, count in zip(names, rows, strict=True)]
         return torch.cat([part.float() for part in parts])
-
-
-def weights_digest(model_dir: Path) -> str:
-    """Hex digest that names the weights: of the source file where converted, else of the safetensors files."""
-    source = model_dir / SOURCE_FILE
-    if source.is_file():
-        return str(read_json(source)["source_sha256"])
-    total = hashlib.sha256()
-    for path in weight_files(model_dir):
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
