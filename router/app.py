@@ -18,8 +18,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from trieway.meta_tree.ids import WorkerId
-from trieway.router import listing
-from trieway.router.core import RouterCore
+from trieway.router import dashboard, listing
+from trieway.router.core import Readiness, RouterCore
 from trieway.router.explain import explain
 from trieway.router.hot_path import HotRequest
 from trieway.router.links import Links
@@ -46,7 +46,14 @@ class Control:
     ring: KeyRing
     metrics: RouterMetrics
     body_max_bytes: int
+    began_at: float
     clock: Callable[[], float] = time.monotonic
+
+    def readiness(self) -> Readiness:
+        return listing.readiness(self.core, self.links, self.began_at, self.clock())
+
+    def workers(self) -> list[dict[str, Any]]:
+        return listing.workers(self.core, self.links, self.clock())
 
 
 def build_app(control: Control) -> Any:
@@ -68,7 +75,7 @@ def _probes(app: FastAPI, control: Control) -> None:
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
         """200 once some worker is up and enough of the fleet's index is loaded; the share is told either way."""
-        ready = control.core.ready(control.clock())
+        ready = control.readiness()
         told = {
             "status": "ready" if ready.ready else "not ready",
             "index_share": round(ready.share, 4),
@@ -81,7 +88,7 @@ def _probes(app: FastAPI, control: Control) -> None:
     @app.get("/health")
     async def health() -> JSONResponse:
         """200 while any worker is up."""
-        ready = control.core.ready(control.clock())
+        ready = control.readiness()
         told = {"status": "ok" if ready.up else "no worker", "workers": ready.workers, "up": ready.up}
         return JSONResponse(told, 200 if ready.up else 503)
 
@@ -90,22 +97,21 @@ def _probes(app: FastAPI, control: Control) -> None:
         return Response(control.metrics.render(), media_type=CONTENT_TYPE)
 
     @app.get("/", response_class=HTMLResponse)
-    async def dashboard(request: Request) -> HTMLResponse:
-        now = control.clock()
-        readiness = control.core.ready(now)
+    async def table(request: Request) -> HTMLResponse:
+        readiness = control.readiness()
         try:
             control.ring.require_admin(_basic_as_bearer(_headers(request)))
         except ApiError:
             asks = {"www-authenticate": 'Basic realm="Trieway admin key as the password"'}
-            return HTMLResponse(listing.page(readiness, None), 401, asks)
-        return HTMLResponse(listing.page(readiness, listing.workers(control.core, control.links, now)))
+            return HTMLResponse(dashboard.page(readiness, None), 401, asks)
+        return HTMLResponse(dashboard.page(readiness, control.workers()))
 
 
 def _registry(app: FastAPI, control: Control) -> None:
     @app.get("/workers")
     async def workers(request: Request) -> dict[str, Any]:
         control.ring.require_admin(_headers(request))
-        return {"workers": listing.workers(control.core, control.links, control.clock())}
+        return {"workers": control.workers()}
 
     @app.post("/workers")
     async def add_worker(request: Request) -> JSONResponse:
@@ -137,7 +143,7 @@ def _registry(app: FastAPI, control: Control) -> None:
         control.ring.require_admin(_headers(request))
         if depth is not None and not 0 <= depth <= TREE_DEPTH_MAX:
             raise BadRequest(f"depth is 0 to {TREE_DEPTH_MAX}", param="depth")
-        return dict(control.core.tree(depth))
+        return listing.tree(control.core, control.links, depth, control.clock())
 
 
 def _questions(app: FastAPI, control: Control) -> None:

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from trieway.meta_tree.chain import FleetKey
+from trieway.router import listing
 from trieway.router.app import Control, build_app
 from trieway.router.asgi import RouterApp
 from trieway.router.core import CoreConfig, RouterCore, WorkerRow
@@ -75,7 +76,6 @@ class Router:
             requests_max=config.requests_max,
             whole_max_bytes=config.response_max_bytes,
         )
-        self.metrics.watch(self._rows, self.core.tree, self._share)
         control = Control(
             core=self.core,
             links=self.links,
@@ -90,7 +90,9 @@ class Router:
             ring=secrets.ring,
             metrics=self.metrics,
             body_max_bytes=config.body_max_bytes,
+            began_at=time.monotonic(),
         )
+        self.metrics.watch(self._rows, self._tree, lambda: control.readiness().share)
         self.app = RouterApp(self.dispatcher, build_app(control), body_max_bytes=config.body_max_bytes)
         self._discovering = asyncio.ensure_future(self._discover(discovery or Static(config.workers)))
 
@@ -101,8 +103,8 @@ class Router:
     def _rows(self) -> tuple[WorkerRow, ...]:
         return self.core.workers(time.monotonic())
 
-    def _share(self) -> float:
-        return self.core.ready(time.monotonic()).share
+    def _tree(self) -> dict[str, object]:
+        return listing.tree(self.core, self.links, None, time.monotonic())
 
     async def close(self) -> None:
         """Ends followers, discovery and connections."""

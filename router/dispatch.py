@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -153,9 +154,20 @@ def best_of(
         found = ask(asked)
         if isinstance(found, Reject):
             reject = _milder(reject, found)
-        elif best is None or found.row.cost_ms < best[1].row.cost_ms:
+        elif best is None or _cheaper(found, best[1]):
             best = (asked, found)
     return reject if best is None else best
+
+
+def _cheaper(one: Choice, other: Choice) -> bool:
+    """Whether `one` is to be preferred. Costs within their own error are a tie, which the emptier cache wins."""
+    mine, theirs = one.row, other.row
+    tie = abs(mine.cost_ms - theirs.cost_ms) <= math.hypot(mine.error_ms, theirs.error_ms)
+    if one.reason == "round_robin":
+        return mine.last_booked < theirs.last_booked
+    if tie:
+        return (mine.inflow_tokens, mine.last_booked) < (theirs.inflow_tokens, theirs.last_booked)
+    return mine.cost_ms < theirs.cost_ms
 
 
 _SEVERITY = (Rejection.UNKNOWN_MODEL, Rejection.NO_WORKER, Rejection.TOO_LONG, Rejection.QUEUES_FULL)

@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from trieway.meta_tree.frames import WireError
 from trieway.meta_tree.ids import GroupId
 from trieway.router.core import AskBuckets, CoreEffect, Resubscribe, RouterCore
-from trieway.router.links import Link, Links, LinkState
+from trieway.router.links import Link, Links, LinkState, source_of
 from trieway.router.upstream import ConnectFailed, UpstreamError
 from trieway.router.worker_api import Unusable, WorkerApi
 from trieway.serving.chat_template import TemplateInvalid
 from trieway.serving.handshake import ModelCard
+from trieway.serving.prompt_key import KeySource
 
 log = logging.getLogger(__name__)
 
 SILENT_PROBES_MAX = 3
 """So many unanswered probes in a row make a worker dead, refused or not."""
-REFUSED_PAUSE_S = 2.0
+REFUSED_PROBES = 4
+"""A refused worker is looked at this many times less often than one that is away."""
 SHORT_FEED_S = 0.5
 """Least time between two openings of a feed."""
 MODELS_EVERY_S = 15.0
@@ -107,7 +109,7 @@ class Follower:
             return max(1.0, self._pace.probe_interval_s)
         except (Unusable, WireError, TemplateInvalid) as error:
             self._refuse(str(error))
-            return REFUSED_PAUSE_S
+            return self._pace.probe_interval_s * REFUSED_PROBES
         except UpstreamError as error:
             self._unanswered(error)
             return self._pace.probe_interval_s
@@ -155,24 +157,35 @@ class Follower:
                     self.perform(core.feed_frame(link.worker, frame, self._clock()))
 
     def _enrol(self, card: ModelCard) -> None:
+        """Tells the core of a worker that is new, back, or no longer what it was."""
         link = self._link
-        link.card, link.model, link.aliases = card, card.model, tuple(card.aliases)
-        link.group = GroupId(card.group)
-        link.fleet_token = self._api.fleet_token
+        if link.state is LinkState.UP and link.card == card:
+            return  # only its feed was away
+        if link.card is None or link.card.group != card.group:
+            link.source = source_of(card)
+        link.card, link.fleet_token = card, self._api.fleet_token
+        link.model, link.aliases, link.group = card.model, tuple(card.aliases), GroupId(card.group)
+        self._announce(context_tokens=card.context_tokens, kv_tokens=card.kv_tokens, page_size=card.page_size)
+        self._up(f"serves {card.model}")
+
+    def _announce(self, *, context_tokens: int | None = None, kv_tokens: int | None = None, page_size: int = 1) -> None:
+        link = self._link
+        assert link.group is not None
         self._links.regroup()
         self._core.add_worker(
             link.worker,
             link.url,
             self._clock(),
-            model=card.model,
-            aliases=card.aliases,
+            model=link.model,
+            aliases=link.aliases,
             group=link.group,
-            has_feed=True,
-            context_tokens=card.context_tokens,
-            kv_tokens=card.kv_tokens,
-            page_size=card.page_size,
+            has_feed=link.fleet,
+            context_tokens=context_tokens,
+            kv_tokens=kv_tokens,
+            page_size=page_size,
         )
-        self._up(f"serves {card.model}")
+        if link.draining:
+            self._core.drain(link.worker, self._clock())
 
     async def _ask(self, indices: tuple[int, ...]) -> None:
         try:
@@ -192,19 +205,10 @@ class Follower:
         told = (models[0], tuple(models[1:]))
         if link.state is LinkState.UP and (link.model, link.aliases) == told:
             return
-        link.card, link.fleet_token = None, None
+        link.card, link.fleet_token, link.source = None, None, KeySource()
         link.model, link.aliases = told
         link.group = GroupId(f"foreign:{link.model}")
-        self._links.regroup()
-        self._core.add_worker(
-            link.worker,
-            link.url,
-            now,
-            model=link.model,
-            aliases=link.aliases,
-            group=link.group,
-            has_feed=False,
-        )
+        self._announce()
         self._up(f"serves {link.model} (foreign: its cache is guessed from routing history)")
 
     # States.

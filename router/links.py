@@ -82,6 +82,7 @@ class Link:
     state: LinkState = LinkState.NEW
     note: str = ""
     card: ModelCard | None = None
+    source: KeySource = field(default_factory=KeySource)
     model: str = ""
     aliases: tuple[str, ...] = ()
     group: GroupId | None = None
@@ -209,8 +210,15 @@ class Links:
 
 def _group(link: Link, group: GroupId) -> Group:
     card = link.card
-    if card is None:
-        return Group(id=group, foreign=True, source=KeySource(), vocabulary_digest=None)
+    return Group(
+        id=group,
+        foreign=card is None,
+        source=link.source,
+        vocabulary_digest=None if card is None else card.vocabulary_digest,
+    )
+
+
+def source_of(card: ModelCard) -> KeySource:
+    """How prompts are keyed for the workers of this card. Raises TemplateInvalid."""
     template = ChatTemplate(card.template, card.bos_token, card.eos_token) if card.template is not None else None
-    source = KeySource(template=template, completion_prefix=card.completion_prefix.encode())
-    return Group(id=group, foreign=False, source=source, vocabulary_digest=card.vocabulary_digest)
+    return KeySource(template=template, completion_prefix=card.completion_prefix.encode())

@@ -1,15 +1,16 @@
-"""What the control plane shows of workers and models: JSON rows, and the dashboard's page.
+"""What the control plane shows of workers, models, tree and readiness, as JSON values.
 
-Keeps true: every value that came from outside is escaped in the page. Does not know who may see it.
+Keeps true: hashes and counts only, never text; workers that have not been reached yet are shown and counted too. Does
+not know who may see it.
 """
 
 from __future__ import annotations
 
-from html import escape
+from dataclasses import replace
 from typing import Any
 
-from trieway.router.core import Readiness, RouterCore, WorkerRow
-from trieway.router.links import Link, Links
+from trieway.router.core import Readiness, RouterCore, WorkerRow, WorkerState
+from trieway.router.links import Link, Links, LinkState
 
 
 def workers(core: RouterCore, links: Links, now: float) -> list[dict[str, Any]]:
@@ -81,41 +82,35 @@ def models(links: Links) -> dict[str, Any]:
     return {"object": "list", "data": listed}
 
 
-_COLUMNS = (
-    ("worker", "id"),
-    ("state", "state"),
-    ("model", "model"),
-    ("kind", "kind"),
-    ("blocks", "blocks"),
-    ("booked", "booked"),
-    ("drift", "drift_blocks"),
-    ("prefill tokens/s", "prefill_tokens_per_s"),
-    ("breaker", "breaker"),
-    ("note", "note"),
-)
-_STYLE = (
-    "body{font:14px system-ui,sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
-    "th,td{padding:.35em .8em;border-bottom:1px solid #ddd;text-align:left}"
-)
+def tree(core: RouterCore, links: Links, depth: int | None, now: float) -> dict[str, Any]:
+    """The body of `GET /tree`: the view's sums, and for each worker its feed's position and drift beside its blocks."""
+    found = dict(core.tree(depth))
+    summary: Any = found.pop("summary")
+    known = summary.pop("workers")
+    told = {
+        row["id"]: {
+            **known.get(row["id"], {}),
+            **{key: row[key] for key in ("url", "state", "blocks")},
+            **{key: row.get(key) for key in _FEED_KEYS},
+        }
+        for row in workers(core, links, now)
+    }
+    return {**summary, **found, "workers": told}
 
 
-def page(readiness: Readiness, rows: list[dict[str, Any]] | None) -> str:
-    """The dashboard; `rows` None: the reader has shown no admin key, so workers are only counted."""
-    head = "".join(f"<th>{title}</th>" for title, _ in _COLUMNS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(row.get(key))}</td>" for _, key in _COLUMNS) + "</tr>" for row in rows or ()
-    )
-    table = f"<table><tr>{head}</tr>{body}</table>"
-    if rows is None:
-        table = "<p>The table of workers needs the admin key (as the password, or as a bearer token).</p>"
-    state = "ready" if readiness.ready else f"not ready: {escape(readiness.reason)}"
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>"
-        f"<title>Trieway</title><style>{_STYLE}</style><h1>Trieway</h1>"
-        f"<p>{state}; {readiness.up} of {readiness.workers} workers up, index {readiness.share:.0%} loaded.</p>"
-        f"{table}</html>"
-    )
+_FEED_KEYS = ("synced", "epoch", "number", "lag_events", "gaps", "resyncs", "drift_blocks")
 
 
-def _cell(value: object) -> str:
-    return "" if value is None else escape(str(value))
+def readiness(core: RouterCore, links: Links, began_at: float, now: float) -> Readiness:
+    """The core's readiness, with the workers counted that have not answered yet: a router that has just started must
+    not call its index whole because it has asked nobody."""
+    ready = replace(core.ready(now), workers=len(links))
+    fresh = sum(link.state is LinkState.NEW for link in links)
+    if not fresh:
+        return ready
+    fed = [row.synced for row in core.workers(now) if row.has_feed and row.state is not WorkerState.GONE]
+    share = sum(fed) / (len(fed) + fresh)
+    if share >= core.config.ready_share or now - began_at >= core.config.ready_wait_s:
+        return replace(ready, share=share)
+    reason = f"{fresh} of {len(links)} workers have not answered yet"
+    return replace(ready, ready=False, share=share, reason=reason)

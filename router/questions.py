@@ -7,10 +7,10 @@ Does not know what is cached where.
 
 from __future__ import annotations
 
-import logging
+import struct
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,12 +21,11 @@ from trieway.router.core import Query
 from trieway.router.hot_path import HeaderList, HotRequest, Kind
 from trieway.router.links import Group, Links
 from trieway.serving import headers as names
+from trieway.serving import http
 from trieway.serving.auth import KeyRing, Principal
 from trieway.serving.errors import BadRequest
 from trieway.serving.peek import Peeked, peek
 from trieway.serving.prompt_key import PromptKey, prompt_keys
-
-log = logging.getLogger(__name__)
 
 CHAINS_MAX = 4096
 KEY_BYTES_MAX = 8 << 20
@@ -96,13 +95,15 @@ class Asker:
         groups = self._links.groups_of(model)
         if not groups:
             return (Query(model=model),)
-        by_ids = any(not isinstance(prompt, str) for prompt in peeked.prompts)
+        prompts = peeked.prompts
+        by_ids = bool(prompts) and not isinstance(prompts[0], str)
         queries = []
         for group in groups:
             if by_ids and not group.foreign and group.source.vocabulary is None:
                 await self._vocabulary(group)
             chain = self.chain(namespace_of(principal, peeked, model if group.foreign else None))
-            queries.append(_query(peeked, group, chain, model, session, render_time_s))
+            keys = _keys(peeked, group, render_time_s, prompts if by_ids else ())
+            queries.append(_query(peeked, keys, group, chain, model, session, max(1, len(prompts))))
         return tuple(queries)
 
     def _only_model(self) -> str:
@@ -124,11 +125,17 @@ class Asker:
         return chain
 
 
-def _query(peeked: Peeked, group: Group, chain: Chain, model: str, session: str | None, render_time_s: float) -> Query:
-    keys = _keys(peeked, group, render_time_s)
+def _query(
+    peeked: Peeked,
+    keys: list[PromptKey],
+    group: Group,
+    chain: Chain,
+    model: str,
+    session: str | None,
+    prompts: int,
+) -> Query:
     longest = max(keys, key=lambda key: len(key.text), default=PromptKey(text=b""))
     tokens = [key.tokens for key in keys if key.tokens is not None]
-    answers = (peeked.n or 1) * max(1, len(peeked.prompts))
     bound = peeked.answer_tokens_max
     return Query(
         model=model,
@@ -139,11 +146,16 @@ def _query(peeked: Peeked, group: Group, chain: Chain, model: str, session: str 
         reuse_max=0 if peeked.echo_logprobs else None,
         priority=peeked.priority or 0,
         session=session,
-        max_tokens=None if bound is None else bound * answers,
+        max_tokens=None if bound is None else bound * (peeked.n or 1) * prompts,
     )
 
 
-def _keys(peeked: Peeked, group: Group, render_time_s: float) -> list[PromptKey]:
+def _keys(
+    peeked: Peeked, group: Group, render_time_s: float, ids_lists: Sequence[Sequence[int]] | Sequence[str]
+) -> list[PromptKey]:
+    if group.foreign and ids_lists:
+        # No table of a foreign engine is known: the ids themselves are the text.
+        return [PromptKey(text=struct.pack(f"<{len(ids)}q", *ids), tokens=len(ids)) for ids in ids_lists]
     try:
         return prompt_keys(peeked, group.source, render_time_s)
     except BadRequest:
@@ -170,10 +182,7 @@ def kind_of(body: bytes) -> Kind:
 
 def header_map(headers: HeaderList) -> dict[str, str]:
     """Names to values; the first of repeated ones."""
-    found: dict[str, str] = {}
-    for name, value in headers:
-        found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return found
+    return http.header_map({"headers": headers})
 
 
 def request_id(headers: HeaderList) -> str:

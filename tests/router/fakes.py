@@ -61,6 +61,7 @@ class FakeWorker:
         self.health = 200
         self.card_changes: dict[str, Any] = {}
         self.feed_bytes: bytes | None = None
+        self.feed_hangs = False
         self.heartbeat_s = 0.2
         self.epoch = 100
         self.publisher = self._publisher()
@@ -95,8 +96,7 @@ class FakeWorker:
     # The cache.
 
     def keys(self, seen: Seen) -> list[bytes]:
-        kind = "chat" if "chat" in seen.path else "completion"
-        peeked: Peeked = peek(seen.body, kind)
+        peeked: Peeked = peek(seen.body, "chat" if "messages" in json.loads(seen.body) else "completion")
         template = None if self.template is None else ChatTemplate(self.template)
         now = render_time(seen.header("x-trieway-render-time")) or 0.0
         source = KeySource(template=template, vocabulary=VOCABULARY)
@@ -203,6 +203,9 @@ class FakeWorker:
         if "buckets" in seen.query:
             indices = [int(index) for index in seen.query["buckets"].split(",")]
             await wire.send(200, encode(publisher.buckets(indices)))
+            return
+        if self.feed_hangs:
+            await wire.gone()
             return
         await wire.begin({"content-type": "application/octet-stream"})
         if self.feed_bytes is not None:

@@ -94,6 +94,7 @@ class RawServer:
     seen: list[Seen] = field(default_factory=list)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _paths: dict[asyncio.Task[None], str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -116,6 +117,11 @@ class RawServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def drop(self, path: str) -> None:
+        """Cuts the connections that carry this path."""
+        for task in [task for task, carried in self._paths.items() if carried == path]:
+            task.cancel()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -123,6 +129,7 @@ class RawServer:
         try:
             while (seen := await _read(reader)) is not None:
                 self.seen.append(seen)
+                self._paths[task] = seen.path
                 await self.handler(seen, Wire(reader, writer))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -130,6 +137,7 @@ class RawServer:
             writer.transport.abort()
         finally:
             self._tasks.discard(task)
+            self._paths.pop(task, None)
             writer.close()
 
 
