@@ -16,6 +16,7 @@ import yaml
 
 from tests.fleet.conftest import StandInServer
 from trieway import __version__, cli
+from trieway.fleet.models import check_there
 from trieway.serving.config import ConfigError, RouterConfig, UpConfig, WorkerConfig
 from trieway.worker.models.errors import ModelNotFound
 
@@ -126,6 +127,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, name: str, run: Calla
 
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trieway.fleet.ports.check_free", lambda host, port: None)
+    monkeypatch.setattr("trieway.fleet.models.check_there", lambda model: None)
 
 
 def test_worker_and_router_run_with_their_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +186,18 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(command: str, capsys: Output)
     assert complaint(capsys).startswith(f"trieway: error: port {port} on 127.0.0.1 is in use")
 
 
+@pytest.mark.parametrize("command", ["up", "worker"])
+def test_a_model_that_is_not_there_is_told_before_anything_starts(command: str, capsys: Output) -> None:
+    assert cli.main([command, "--model", "no-such-model", "--port", "0"]) == 1
+    assert complaint(capsys).startswith("trieway: error: no model no-such-model: give one of smollm2-135m")
+
+
+def test_models_that_may_be_there_are_left_to_the_worker(tmp_path: Path) -> None:
+    check_there(str(tmp_path))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    check_there(str(tmp_path / "model.gguf"))
+
+
 # -- the commands that look, against a stand-in server -----------------------------------------------------------------
 
 
@@ -229,7 +243,9 @@ def test_demo_prints_its_table_on_stdout_and_progress_on_stderr(server: StandInS
 
 def test_calibrate_prints_json_alone_on_stdout(server: StandInServer, capsys: Output) -> None:
     assert cli.main(["calibrate", server.url, "--repeats", "1"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == "stand-in"
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "stand-in"
+    assert all(point["ms"] == round(point["ms"], 3) for point in found["prefill"]["points"])
 
 
 def test_nothing_there_is_one_line(capsys: Output) -> None:

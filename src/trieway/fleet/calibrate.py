@@ -43,8 +43,19 @@ class Calibration:
     decode: Decode
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
-        return asdict(self)
+        """Plain values for `json.dumps`, rounded to what a measurement can tell."""
+        return {key: _rounded(value) for key, value in asdict(self).items()}
+
+
+def _rounded(value: Any) -> Any:
+    match value:
+        case float():
+            return round(value, 3)
+        case dict():
+            return {key: _rounded(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_rounded(each) for each in value]
+    return value
 
 
 async def calibrate(access: Access, model: str | None, repeats: int, console: Console) -> Calibration:

@@ -30,18 +30,22 @@ def _loaded(kind: type[C], asked: argparse.Namespace) -> C:
 def up(asked: argparse.Namespace) -> int:
     """`trieway up`."""
     config = _loaded(UpConfig, asked)
+    from trieway.fleet.models import check_there
     from trieway.fleet.up import run_up
 
+    check_there(config.model)
     return run_up(config)
 
 
 def worker(asked: argparse.Namespace) -> int:
     """`trieway worker`."""
     config = _loaded(WorkerConfig, asked)
+    from trieway.fleet.models import check_there
     from trieway.fleet.ports import check_free
     from trieway.worker.models.errors import ModelError
 
     check_free(config.host, config.port)
+    check_there(config.model)
     from trieway.worker.main import run_worker
 
     try:
