@@ -55,7 +55,7 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
-        self._asker = asker
+        self.asker = asker
         self._links = links
         self._upstream = upstream
         self._metrics = metrics
@@ -96,7 +96,7 @@ class Dispatcher:
             self._metrics.request(code=status, worker=tally.worker, reason=tally.reason, seconds=took)
 
     async def _answer(self, request: HotRequest, identity: str, reply: Reply, tally: Tally) -> None:
-        question = await self._asker.ask(request, identity)
+        question = await self.asker.ask(request, identity)
         until = asyncio.get_running_loop().time() + self._patience.total_s
         failed: Failed | None = None
         tried: frozenset[WorkerId] = frozenset()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trieway.router.hot_path import HeaderList
+from trieway.serving import headers as names
 
 _HOP_BY_HOP = frozenset(
     (
@@ -50,11 +51,11 @@ def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
     out.append((b"x-request-id", onward.request_id.encode()))
     if onward.fleet_token is None:
         return out
-    out.append((b"x-trieway-fleet", onward.fleet_token.encode()))
+    out.append((names.FLEET.encode(), onward.fleet_token.encode()))
     if onward.tenant is not None:
-        out.append((b"x-trieway-tenant", onward.tenant.encode()))
+        out.append((names.TENANT.encode(), onward.tenant.encode()))
     if onward.render_time_s is not None:
-        out.append((b"x-trieway-render-time", repr(onward.render_time_s).encode()))
+        out.append((names.RENDER_TIME.encode(), names.format_render_time(onward.render_time_s).encode()))
     return out
 
 

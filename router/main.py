@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import math
 import signal
 import socket
@@ -31,13 +32,20 @@ KEEP_ALIVE_S = 75
 
 def run_router(config: RouterConfig) -> int:
     """Serves until a signal; returns the exit code. Raises ConfigError for what the user got wrong."""
-    setup_logging(config.log_level, config.log_format, process="router")
     secrets = Secrets.load(config)
     check_bind(config.host, secrets.ring, allow_open=config.allow_open, published_secret=secrets.key.published)
     _check_urls(config.workers)
-    with listen(config.host, config.port) as listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(config, secrets, listening))
+    with listen(config.host, config.port) as listening:
+        setup_logging(config.log_level, config.log_format, process="router")
+        logging.getLogger("uvicorn.error").addFilter(_no_cancels)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(config, secrets, listening))
     return 0
+
+
+def _no_cancels(record: logging.LogRecord) -> bool:
+    """uvicorn logs a traceback for each request that the end of the process cancels; that is no error."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 async def serve(
@@ -65,6 +73,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 headers=[("server", names.SERVER_ROUTER)],
                 backlog=BACKLOG,

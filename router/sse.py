@@ -40,7 +40,8 @@ class LineHold:
         self._held = b""
         if self._tail.endswith((b"\n\n", b"\n\r\n", b"\r\r")):
             return b""
-        return b"\n" if self._tail.endswith((b"\n", b"\r")) else b"\n\n"
+        # After a lone CR one LF would only complete its line end.
+        return b"\n" if self._tail.endswith(b"\n") else b"\n\n"
 
     @property
     def finished(self) -> bool:
