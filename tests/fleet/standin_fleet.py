@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 
 from trieway.fleet.children import ChildSpec
+from trieway.fleet.lifecycle import Limits, Role
 from trieway.fleet.ports import any_free
-from trieway.fleet.supervision import Limits, Role
 from trieway.fleet.supervisor import Outlets, Supervisor
 
 LIMITS = Limits(backoff_first_s=0.05, backoff_max_s=0.2, start_max_s=30, router_drain_max_s=2, worker_drain_max_s=2)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from trieway.fleet.children import LINE_MAX_BYTES, ChildProcess, ChildSpec
-from trieway.fleet.supervision import Role
+from trieway.fleet.lifecycle import Role
 
 pytestmark = pytest.mark.fleet
 

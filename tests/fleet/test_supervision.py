@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trieway.fleet.supervision import (
+from trieway.fleet.lifecycle import (
     AnnounceReady,
     Answered,
     Complete,
@@ -23,10 +23,10 @@ from trieway.fleet.supervision import (
     Started,
     Stop,
     StopAsked,
-    Supervision,
     Tick,
     describe_exit,
 )
+from trieway.fleet.supervision import Supervision
 
 LIMITS = Limits(
     failures_max=3,
@@ -98,6 +98,17 @@ def test_the_ready_line_comes_once_when_all_are_ready_and_the_router_sees_them()
     assert "worker-1 ready after 0.0 s" in said(table.do(Answered(name="worker-1")))
     assert table.do(Complete()) == [AnnounceReady()]
     assert table.do(Complete()) == []
+
+
+def test_a_router_that_never_sees_its_workers_ends_the_fleet() -> None:
+    table = Table()
+    table.do(Tick())
+    for name in NAMES:
+        table.do(Answered(name=name))
+    assert table.core.wake_at() == table.now + 60
+    assert table.after(59) == []
+    assert stops(table.after(1)) == ["router"]
+    assert table.core.failure == "all processes are ready, but the router does not count all workers in 60 s"
 
 
 def test_a_dead_worker_is_restarted_after_the_backoff() -> None:

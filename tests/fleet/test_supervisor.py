@@ -189,7 +189,7 @@ def test_children_die_with_a_supervisor_that_is_killed(launch: Launch) -> None:
 
 def test_a_command_that_cannot_be_run_is_one_reason(tmp_path: Path) -> None:
     from trieway.fleet.children import ChildProcess, ChildSpec
-    from trieway.fleet.supervision import Role
+    from trieway.fleet.lifecycle import Role
 
     spec = ChildSpec(name="x", role=Role.WORKER, command=(str(tmp_path / "no"),), ready_url="http://127.0.0.1:9/")
     with pytest.raises(FileNotFoundError):

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from trieway.fleet import up
+from trieway.fleet.lifecycle import Role
 from trieway.fleet.ports import PortInUse, any_free
-from trieway.fleet.supervision import Role
 from trieway.serving.config import RouterConfig, UpConfig, WorkerConfig
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trieway.fleet.supervision import Role
+from trieway.fleet.lifecycle import Role
 
 LINE_MAX_BYTES = 16 * 1024  # a longer line of a child's output is cut in pieces
 READ_BYTES = 64 * 1024

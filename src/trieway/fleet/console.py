@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TextIO
-
-SHOWN_WIDTH_MAX = 100
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -57,7 +56,7 @@ class Console:
         """A state for now; only on a terminal."""
         if self._live:
             self._wipe()
-            self._write(text[:SHOWN_WIDTH_MAX])
+            self._write(text[: shutil.get_terminal_size().columns - 1])
             self._shown = True
 
     def step(self, text: str) -> None:

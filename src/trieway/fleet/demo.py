@@ -9,7 +9,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import httpx
 
 from trieway.fleet.client import Streamed, ask, connect, model_of, stream
 from trieway.fleet.console import Console, count, milliseconds, table
@@ -57,7 +58,7 @@ async def demo(access: Access, model: str | None, prefix_tokens: int, seed: int 
     return report(steps)
 
 
-async def _chat(client: Any, model: str, system: str, console: Console) -> list[Step]:
+async def _chat(client: httpx.AsyncClient, model: str, system: str, console: Console) -> list[Step]:
     messages = [_message("system", system)]
     steps = []
     for number, question in enumerate(TURNS, 1):
@@ -69,7 +70,7 @@ async def _chat(client: Any, model: str, system: str, console: Console) -> list[
     return steps
 
 
-async def _answer(client: Any, model: str, messages: Sequence[dict[str, str]]) -> Streamed:
+async def _answer(client: httpx.AsyncClient, model: str, messages: Sequence[dict[str, str]]) -> Streamed:
     body = {"model": model, "messages": list(messages), "max_tokens": ANSWER_TOKENS, "temperature": 0}
     return await stream(client, "/v1/chat/completions", body)
 
@@ -78,7 +79,7 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-async def _sized(client: Any, model: str, tokens: int, seed: int) -> str:
+async def _sized(client: httpx.AsyncClient, model: str, tokens: int, seed: int) -> str:
     """Text of at least `tokens` tokens, a few more; by guess where the server does not tokenise."""
     chars = int(tokens * CHARS_PER_TOKEN)
     for _ in range(SIZING_ROUNDS_MAX):
@@ -90,7 +91,7 @@ async def _sized(client: Any, model: str, tokens: int, seed: int) -> str:
     return text
 
 
-async def _count_tokens(client: Any, model: str, text: str) -> int | None:
+async def _count_tokens(client: httpx.AsyncClient, model: str, text: str) -> int | None:
     try:
         answer = await ask(client, "POST", "/tokenize", {"model": model, "prompt": text})
         return int(answer["count"] if "count" in answer else len(answer["tokens"]))

@@ -7,120 +7,27 @@ asked to stop nothing is started again. It does not know what a process, a port 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
-
-class Role(Enum):
-    """What a child is to the fleet."""
-
-    WORKER = "worker"
-    ROUTER = "router"
-
-
-class Phase(Enum):
-    """Where a child stands."""
-
-    WAITING = "waiting"  # no process; to be started at `until`
-    STARTING = "starting"  # a process that has not answered yet; killed at `until`
-    READY = "ready"  # it answered its readiness probe
-    STOPPING = "stopping"  # asked to leave; killed at `until`
-    GONE = "gone"  # no process and none wanted
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Every bound of supervision. Times in seconds.
-
-    A child that ran `stable_s` is forgiven its past; `failures_max` failures in a row end a fleet that has not been
-    complete yet, or one that has nothing left to serve with.
-    """
-
-    failures_max: int = 3
-    backoff_first_s: float = 0.25
-    backoff_max_s: float = 10.0
-    stable_s: float = 30.0
-    start_max_s: float = 300.0
-    router_drain_max_s: float = 15.0
-    worker_drain_max_s: float = 10.0
-
-    def backoff_s(self, failures: int) -> float:
-        """Seconds to wait after the `failures`-th failure in a row (1 or more): doubling, bounded."""
-        assert failures >= 1
-        return min(self.backoff_max_s, self.backoff_first_s * 2.0 ** min(failures - 1, 30))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
-    """A process now runs for this name."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
-    """The child's readiness probe succeeded."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Complete:
-    """The router reports every worker of the fleet."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exited:
-    """The child's process ended. `reason`: what the child itself said was wrong, if it did."""
-
-    name: str
-    code: int
-    reason: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StopAsked:
-    """The user wants the fleet to end; asked a second time: at once."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tick:
-    """Nothing happened but time."""
-
-
-Event = Started | Answered | Complete | Exited | StopAsked | Tick
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """Start a process for this name. Answer with `Started` or `Exited`."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stop:
-    """Ask (`hard` False) or force the child's process to end."""
-
-    name: str
-    hard: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Say:
-    """A line for the person who watches."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnnounceReady:
-    """The fleet is complete for the first time: print the ready line."""
-
-
-Effect = Start | Stop | Say | AnnounceReady
+from trieway.fleet.lifecycle import (
+    AnnounceReady,
+    Answered,
+    Complete,
+    Effect,
+    Event,
+    Exited,
+    Limits,
+    Phase,
+    Role,
+    Say,
+    Start,
+    Started,
+    Stop,
+    StopAsked,
+    Tick,
+    describe_exit,
+)
 
 
 @dataclass(slots=True)
@@ -131,16 +38,6 @@ class _Child:
     since: float = 0.0  # when the phase began
     failures: int = 0  # in a row: exits that were not preceded by a stable run
     last_words: str = ""
-
-
-def describe_exit(code: int) -> str:
-    """An exit status in words: Python's convention, negative is the signal that ended it."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 class Supervision:
@@ -182,7 +79,10 @@ class Supervision:
     def wake_at(self) -> float | None:
         """When a `Tick` is due at the latest, if any wait is running."""
         timed = (Phase.STOPPING,) if self._stopping else (Phase.WAITING, Phase.STARTING)
-        return min((child.until for child in self._children.values() if child.phase in timed), default=None)
+        ends = [child.until for child in self._children.values() if child.phase in timed]
+        if self._assembling():
+            ends.append(self._assembled_by())
+        return min(ends, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event in, give what is to be done. `now` in seconds, never backward."""
@@ -228,8 +128,7 @@ class Supervision:
         child.phase, child.since = Phase.READY, now
 
     def _completed(self) -> Iterator[Effect]:
-        all_ready = all(child.phase is Phase.READY for child in self._children.values())
-        if all_ready and not self._complete_once:
+        if self._assembling():
             self._complete_once = True
             yield AnnounceReady()
 
@@ -278,8 +177,21 @@ class Supervision:
                 yield Say(text=f"{name} did not leave in time; killing it")
                 child.until = now + self.limits.worker_drain_max_s
                 yield Stop(name=name, hard=True)
-        if self._stopping:
+        if self._assembling() and now >= self._assembled_by():
+            waited = f"{self.limits.start_max_s:.0f} s"
+            yield from self._fail(
+                f"all processes are ready, but the router does not count all workers in {waited}", now
+            )
+        elif self._stopping:
             yield from self._stop_next(now)
+
+    def _assembling(self) -> bool:
+        """True while every child is ready and the router has yet to say so of its workers."""
+        all_ready = all(child.phase is Phase.READY for child in self._children.values())
+        return all_ready and not self._complete_once and not self._stopping
+
+    def _assembled_by(self) -> float:
+        return max(child.since for child in self._children.values()) + self.limits.start_max_s
 
     def _stop_next(self, now: float) -> Iterator[Effect]:
         """Routers first; workers once no router is left to send to them."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import httpx
 
 from trieway.fleet.children import ChildProcess, ChildSpec
-from trieway.fleet.supervision import (
+from trieway.fleet.lifecycle import (
     AnnounceReady,
     Answered,
     Complete,
@@ -28,9 +28,9 @@ from trieway.fleet.supervision import (
     Started,
     Stop,
     StopAsked,
-    Supervision,
     Tick,
 )
+from trieway.fleet.supervision import Supervision
 
 PROBE_EVERY_S = 0.1
 PROBE_TIMEOUT_S = 2.0

@@ -18,8 +18,8 @@ import httpx
 from trieway.fleet.children import ERROR_PREFIX, ChildSpec
 from trieway.fleet.console import Console
 from trieway.fleet.errors import EXIT_FAILED, CommandError
+from trieway.fleet.lifecycle import Limits, Phase, Role
 from trieway.fleet.ports import any_free, check_free, following_free
-from trieway.fleet.supervision import Limits, Phase, Role
 from trieway.fleet.supervisor import Outlets, Supervisor, Whole
 from trieway.serving.config import RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_load import to_flags
