@@ -6,6 +6,7 @@ all. Does not know how answers to completions are made.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -158,6 +159,7 @@ class Admin:
                 "memory_bytes": memory.bytes if memory is not None else 0,
                 "memory_records": len(memory) if memory is not None else 0,
                 "draining": service.draining,
+                "pid": os.getpid(),
                 "uptime_s": round(time.time() - self._started_s, 3),
             }
         )

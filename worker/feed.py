@@ -117,9 +117,9 @@ class Feed:
                 me.sent = number
                 me.late = me.late and number < self.publisher.number
                 self._release_waiters()
-                if self._closed:
-                    return
                 if number == self.publisher.number and me.beats == self._beats:
+                    if self._closed:
+                        return
                     await me.wake.wait()
                 me.wake.clear()
                 later = self.publisher.after(me.sent)

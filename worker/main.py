@@ -111,19 +111,7 @@ def _template(config: WorkerConfig, tokenizer: Tokenizer) -> ChatTemplate | None
 async def serve(config: WorkerConfig, built: Built, listener: socket.socket) -> int:
     """Serves on a bound socket until a signal or a broken engine."""
     service = built.service
-    server = _Server(
-        uvicorn.Config(
-            built.app,
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            headers=[("server", SERVER_WORKER)],
-            timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
-            backlog=config.running_max + config.waiting_max,
-        )
-    )
+    server = make_server(config, built)
     service.start()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stop = _on_signals()
@@ -141,7 +129,7 @@ async def serve(config: WorkerConfig, built: Built, listener: socket.socket) -> 
 
 
 async def _end(
-    config: WorkerConfig, service: Service, server: _Server, serving: asyncio.Task[None], stop: _Signals
+    config: WorkerConfig, service: Service, server: Server, serving: asyncio.Task[None], stop: _Signals
 ) -> int:
     if service.fatal.is_set():
         print(f"trieway: error: the engine failed: {service.fatal_reason}", file=sys.stderr, flush=True)
@@ -156,7 +144,24 @@ async def _end(
     return EXIT_FAILED if service.fatal.is_set() else EXIT_DONE
 
 
-class _Server(uvicorn.Server):
+def make_server(config: WorkerConfig, built: Built) -> Server:
+    """The HTTP server of a worker, not yet started."""
+    return Server(
+        uvicorn.Config(
+            built.app,
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            headers=[("server", SERVER_WORKER)],
+            timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
+            backlog=config.running_max + config.waiting_max,
+        )
+    )
+
+
+class Server(uvicorn.Server):
     """uvicorn without its signal handlers: they would end the process by the signal, not with exit code 0."""
 
     def __init__(self, config: uvicorn.Config) -> None:

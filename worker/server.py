@@ -62,11 +62,11 @@ class CompletionsRoute:
         except ClientGone:
             outcome = None
         except ApiError as error:
-            await send_error(send, error)
+            await send_error(sent, error)
         except Exception:
             log.exception("a request failed")
             if not sent.started:
-                await send_error(send, Internal("the worker failed on this request"))
+                await send_error(sent, Internal("the worker failed on this request"))
         else:
             if outcome is not None:
                 job, tally = outcome

@@ -156,10 +156,10 @@ class Stepper:
         Raises:
             EngineBroken: FAILED_STEPS_MAX steps in a row have raised.
         """
+        if not self.has_work():
+            return None
         began = self._clock()
         plan = self._scheduler.plan(began)
-        if not plan.work:
-            return None
         try:
             chosen = self._compute(plan)
         except Exception as fault:

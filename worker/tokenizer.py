@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from .models.byte_level import byte_alphabet
 from .models.config import read_json
 from .models.errors import ModelBroken, ModelUnsupported
 
@@ -108,15 +109,6 @@ def vocabulary_digest(token_bytes: Sequence[bytes], special_ids: Iterable[int]) 
         digest.update(piece)
     digest.update(json.dumps(sorted(special_ids)).encode())
     return digest.hexdigest()
-
-
-def byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in of each byte: printable Latin-1 stands for itself, the rest from U+0100 on."""
-    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(itself)]
-    table = {chr(byte): byte for byte in itself}
-    table.update({chr(0x100 + index): byte for index, byte in enumerate(others)})
-    return table
 
 
 def _byte_table(backend: Backend, raw: dict[str, Any], added: dict[int, str]) -> list[bytes]:
