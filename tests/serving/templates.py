@@ -75,7 +75,8 @@ ALTERNATING = """{{ bos_token }}{% for message in messages %}\
 LOOP_CONTROLS = """{%- for message in messages -%}
 {%- if message.role == 'skip' %}{% continue %}{% endif -%}
 {%- if message.role == 'stop' %}{% break %}{% endif -%}
-{{ loop.index }}/{{ loop.length }} {{ message.role | capitalize }}: {{ message.content | replace('a', 'bb') | indent(2) }}
+{{ loop.index }}/{{ loop.length }} {{ message.role | capitalize }}:
+{{- message.content | replace('a', 'bb') | indent(2) }}
 {% else %}nobody spoke{% endfor -%}
 {{ messages | map(attribute='role') | unique | join('+') }}
 {{ messages | selectattr('role', 'equalto', 'user') | list | length }}
