@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Two cores are shared by everything: how long one example takes says nothing.
+settings.register_profile("trieway", deadline=None)
+settings.load_profile("trieway")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jinja2.ext
@@ -109,6 +110,14 @@ def test_the_packaged_style_template() -> None:
     )
     without = ChatTemplate(CHATML).render(HELLO, now=NOW, add_generation_prompt=False)
     assert without.endswith("Hello<|im_end|>\n")
+
+
+@pytest.mark.model
+def test_the_packaged_model_s_own_template(smollm2_dir: Path) -> None:
+    source = json.loads((smollm2_dir / "tokenizer_config.json").read_text())["chat_template"]
+    messages = [{"role": ("user", "assistant")[at % 2], "content": f"<b>{at}</b>\n é 你好 "} for at in range(5)]
+    assert ours(source, messages) == reference(source, messages)
+    assert ours(source, messages).endswith("<|im_start|>assistant\n")
 
 
 def test_the_clock_is_whole_seconds_in_utc_and_seen_in_the_source() -> None:
