@@ -18,3 +18,13 @@ def smollm2_dir() -> Path:
     from trieway.worker.models.catalog import resolve
 
     return resolve("smollm2-135m")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what the verification tests measured."""
+    from tests.verify.fleet import FIGURES
+
+    if FIGURES:
+        terminalreporter.section("figures")
+        for line in FIGURES:
+            terminalreporter.line(line)

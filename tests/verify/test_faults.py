@@ -71,34 +71,33 @@ async def load(url: str, requests: int, kill_at: int, kill: Any) -> tuple[list[E
     rng = random.Random(17)
     gate = asyncio.Semaphore(16)
     ended: list[Ended] = []
-    killed_at = 0.0
+    killed = asyncio.Event()
 
     async def run(index: int, client: httpx.AsyncClient) -> None:
-        nonlocal killed_at
         async with gate:
             if index == kill_at:
-                killed_at = time.monotonic()
                 kill()
+                killed.set()
             ended.append(await one(client, url, index, rng))
 
     limits = httpx.Limits(max_connections=32)
     async with httpx.AsyncClient(timeout=300, limits=limits) as client:
-        watch = asyncio.create_task(watch_tree(client, url, lambda: killed_at))
+        watch = asyncio.create_task(watch_tree(client, url, killed))
         await asyncio.gather(*(run(index, client) for index in range(requests)))
         gone_s = await watch
     return ended, gone_s
 
 
-async def watch_tree(client: httpx.AsyncClient, url: str, killed_at: Any) -> float:
+async def watch_tree(client: httpx.AsyncClient, url: str, killed: asyncio.Event) -> float:
     """Seconds from the kill until `/tree` shows a worker with no blocks."""
-    while not killed_at():
-        await asyncio.sleep(0.01)
-    while time.monotonic() - killed_at() < 30:
+    await killed.wait()
+    began = time.monotonic()
+    while time.monotonic() - began < 30:
         tree = (await client.get(f"{url}/tree")).json()
         if any(row["blocks"] == 0 for row in tree["workers"].values()):
-            return time.monotonic() - killed_at()
+            break
         await asyncio.sleep(0.02)
-    return 30.0
+    return time.monotonic() - began
 
 
 def test_a_worker_dies_under_load(folder: Path) -> None:

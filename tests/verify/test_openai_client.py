@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import httpx
@@ -185,7 +186,7 @@ def test_extensions_and_headers(client: openai.OpenAI, server: str) -> None:
     assert raw.headers["x-request-id"] == "req-7"
     assert int(raw.headers["x-trieway-cached-tokens"]) >= 0
     again = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=2, extra_body={"cache_salt": "another"}
+        model=MODEL, messages=QUESTION, max_tokens=2, extra_body={"cache_salt": uuid.uuid4().hex}
     )
     assert again.usage is not None
     assert again.usage.prompt_tokens_details is not None

@@ -75,8 +75,9 @@ class Varied:
             self.chats.append([*body["messages"], {"role": "assistant", "content": text}])
 
 
-def settle(client: httpx.Client, url: str, number: int) -> None:
-    """Wait until the router has applied the feed as far as the answer's own events."""
+def settle(client: httpx.Client, url: str, worker_url: str) -> None:
+    """Wait until the router has applied the feed as far as the worker has published it."""
+    number = client.get(f"{worker_url}/cache/stats").json()["number"]
     limit = time.monotonic() + 5
     while time.monotonic() < limit:
         if all((row["number"] or 0) >= number for row in tree_of(url)["workers"].values()):
@@ -130,8 +131,7 @@ def compare(url: str, seed: int, count: int, kinds: list[str]) -> tuple[int, int
             assert difference < 2 * BLOCK_BYTES, f"request {index} ({kind}): predicted {predicted}, cached {cached}"
         if "messages" in body:
             source.answered(body, payload["choices"][0]["message"]["content"])
-        receipt = dict(part.split("=") for part in answer.headers["x-trieway-receipt"].split(";"))
-        settle(client, url, int(receipt["number"]))
+        settle(client, url, worker_url)
     client.close()
     return count, reused, worst
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.model, pytest.mark.fleet]
 
 
 def stream(url: str, body: dict[str, Any]) -> tuple[float, int, str, httpx.Headers]:
-    """(time to first content in seconds, cached tokens, text, headers) of one streamed chat, on a connection of its own."""
+    """(seconds to first content, cached tokens, text, headers) of one streamed chat on its own connection."""
     body = body | {"stream": True, "stream_options": {"include_usage": True}}
     text, cached, first = "", 0, 0.0
     with httpx.Client(timeout=120) as client:
@@ -47,7 +47,7 @@ def count(url: str, text: str) -> int:
 
 def test_a_shared_prefix_is_computed_once(router: str) -> None:
     rng = random.Random(f"shared {time.time_ns()}")
-    system = prose(rng, 760)
+    system = prose(rng, 1200)
     system = system[: int(len(system) * 1000 / count(router, system))]
     shared = count(router, f"<|im_start|>system\n{system}")
     questions = ["Who carries the lantern?", "What does the teacher repair in winter?"]

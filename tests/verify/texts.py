@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import random
 
-NOUNS = ["river", "engine", "garden", "letter", "window", "market", "winter", "signal", "harbour", "copper", "teacher", "mountain", "island", "bridge", "lantern"]
-VERBS = ["carries", "follows", "repairs", "measures", "forgets", "paints", "counts", "opens", "answers", "borrows", "crosses", "remembers"]
-ADJECTIVES = ["quiet", "broken", "early", "narrow", "golden", "patient", "distant", "heavy", "simple", "curious", "pale", "sudden"]
-PLACES = ["near the old mill", "after the first snow", "at half past nine", "between two stations", "under a low sky"]
-CJK = "今天的河水很安静山上有雪老师打开窗户看见远处的桥市场里的人在数铜钱灯光慢慢亮起来明日は雨が降るでしょう図書館で本を読む한국의겨울은길고춥다"
+NOUNS = [
+    *("river", "engine", "garden", "letter", "window", "market", "winter", "signal", "harbour", "copper", "teacher"),
+    *("mountain", "island", "bridge", "lantern"),
+]
+VERBS = [
+    *("carries", "follows", "repairs", "measures", "forgets", "paints", "counts", "opens", "answers", "borrows"),
+    *("crosses", "remembers"),
+]
+ADJECTIVES = [
+    *("quiet", "broken", "early", "narrow", "golden", "patient", "distant", "heavy", "simple", "curious", "pale"),
+]
+PLACES = [
+    *("near the old mill", "after the first snow", "at half past nine", "between two stations", "under a low sky"),
+]
+CJK = (
+    "今天的河水很安静山上有雪老师打开窗户看见远处的桥市场里的人在数铜钱灯光慢慢亮起来"
+    "明日は雨が降るでしょう図書館で本を読む한국의겨울은길고춥다"
+)
 EMOJI = "😀🚀🌍👩‍🔬🏳️‍🌈🐍🎉❤️‍🔥👍🏽🧊"
 KEYWORDS = ["def", "return", "for", "in", "if", "else", "while", "class", "import", "lambda", "yield", "async", "await"]
 
