@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,11 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 class Fleet:
     """A supervisor in its own process, its events as JSON lines."""
 
-    def __init__(self, folder: Path, children: dict[str, list[str]]) -> None:
+    def __init__(self, folder: Path, children: dict[str, list[str]], before: Sequence[str] = ()) -> None:
         self.journal = folder / "journal"
         script = Path(__file__).with_name("standin_fleet.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(folder), json.dumps(children)], stdout=subprocess.PIPE, text=True
-        )
+        command = [*before, sys.executable, str(script), str(folder), json.dumps(children)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def events(self) -> Iterator[dict[str, Any]]:
         assert self.process.stdout is not None
@@ -80,11 +79,11 @@ class Fleet:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[[dict[str, list[str]]], Fleet]]:
+def launch(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
     started: list[Fleet] = []
 
-    def start(children: dict[str, list[str]]) -> Fleet:
-        started.append(Fleet(tmp_path, children))
+    def start(children: dict[str, list[str]], before: Sequence[str] = ()) -> Fleet:
+        started.append(Fleet(tmp_path, children, before))
         return started[-1]
 
     yield start
@@ -96,7 +95,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[[dict[str, list[str]]], Fleet]]:
         eventually(lambda fleet=fleet: not any(map(alive, fleet.all_pids())), "no process is left behind")
 
 
-Launch = Callable[[dict[str, list[str]]], Fleet]
+Launch = Callable[..., Fleet]
 
 
 def test_ready_names_every_process_and_ctrl_c_leaves_none(launch: Launch) -> None:
@@ -115,6 +114,19 @@ def test_children_are_in_process_groups_of_their_own(launch: Launch) -> None:
     pids = fleet.until("ready")["pids"]
     assert {os.getpgid(pid) for pid in pids.values()} == set(pids.values())
     assert fleet.stop(signal.SIGTERM) == 0
+
+
+def test_a_closed_terminal_ends_the_fleet_unless_it_is_to_be_ignored(launch: Launch) -> None:
+    fleet = launch(PAIR)
+    fleet.until("ready")
+    assert fleet.stop(signal.SIGHUP) == 0
+    (fleet.journal).unlink()
+    ignoring = launch(PAIR, before=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
+    pids = ignoring.until("ready")["pids"]
+    ignoring.process.send_signal(signal.SIGHUP)
+    os.kill(pids["worker-1"], signal.SIGKILL)
+    ignoring.until("say", "worker-1 ready")
+    assert ignoring.stop() == 0
 
 
 def test_a_killed_worker_comes_back_on_the_same_port(launch: Launch) -> None:

@@ -76,7 +76,9 @@ class Supervisor:
     async def run(self) -> int:
         """Run to the end; returns the exit code. No child is left whatever is raised."""
         loop = asyncio.get_running_loop()
-        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        ends = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup a closed terminal ends nothing
+            ends.append(signal.SIGHUP)
         for number in ends:
             loop.add_signal_handler(number, self.ask_to_stop)
         loop.add_signal_handler(signal.SIGCHLD, self._wake.set)
