@@ -124,6 +124,9 @@ def test_events() -> None:
     assert SSE_DONE == b"data: [DONE]\n\n"
 
 
+SENT = "what the client sent"
+
+
 def make_app() -> Any:
     app = FastAPI()
     install_error_handlers(app)
@@ -134,7 +137,7 @@ def make_app() -> Any:
 
     @app.get("/fails/{kind}")
     async def fails(kind: str) -> None:
-        raise {"ours": BadRequest("no", param="p"), "bug": ValueError("secret prompt")}[kind]
+        raise {"ours": BadRequest("no", param="p"), "bug": ValueError(SENT)}[kind]
 
     @app.post("/echo")
     async def echo(request: Request) -> int:
@@ -174,7 +177,16 @@ def test_every_error_of_an_app_has_one_shape(method: str, path: str, status: int
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == code
-    assert "secret" not in answer.text
+    assert SENT not in answer.text
+
+
+def test_a_bug_is_logged_without_what_the_client_sent(caplog: pytest.LogCaptureFixture) -> None:
+    ask("GET", "/fails/bug")
+    assert "GET /fails/bug failed with ValueError" in caplog.text
+    assert "in fails" in caplog.text
+    own = [record.getMessage() for record in caplog.records if record.name == "trieway.http"]
+    assert own
+    assert not any(SENT in line for line in own)
 
 
 def test_a_query_s_error_names_its_parameter() -> None:

@@ -7,6 +7,7 @@ know routes.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
@@ -159,7 +160,9 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    log.error("request failed: %s %s", request.method, request.url.path, exc_info=error)
+    # Where it happened, not its message: that may quote what the client sent.
+    trace = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s %s failed with %s\n%s", request.method, request.url.path, type(error).__name__, trace)
     return error_response(Internal("Internal error; the server's log has more."))
 
 
