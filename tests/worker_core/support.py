@@ -1,10 +1,11 @@
-"""What the worker core's tests share: a small vocabulary, brute-force oracles, an engine that remembers what it wrote."""
+"""What the worker core's tests share: a small vocabulary, brute-force oracles, an engine that knows what it wrote."""
 
 from __future__ import annotations
 
 import random
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from trieway.kernels.block_hash import BLOCK_BYTES, hash_chain_twin
 from trieway.meta_tree.chain import Chain, FleetKey
@@ -17,7 +18,7 @@ from trieway.worker.core.radix import RadixCache
 from trieway.worker.core.scheduler import Scheduler
 from trieway.worker.core.sequence import Committed, Outcome, Plan, Request, SchedulerConfig
 
-# Tokens 0..7 are long, so that few of them fill a block, one fills several and one is empty; the rest are one byte each.
+# Tokens 0..7 are long, so that few fill a block; one fills several and one is empty. The rest are one byte each.
 TABLE: list[bytes] = [
     b"a" * 10, b"b" * 32, b"c" * 64, b"d" * 150, b"e" * 7, b"f" * 33, b"", b"h" * 22,
     *(bytes([value]) for value in range(248)),
@@ -175,7 +176,7 @@ class Engine:
 
     def add(self, one: Request, now: float = 0.0, *, as_hint: bool = False) -> None:
         assert (self.scheduler.hint if as_hint else self.scheduler.add)(one, now) is None
-        self.requests[one.id] = one
+        self.requests[one.id] = replace(one, max_new_tokens=0) if as_hint else one
         self.paths[one.id] = list(one.tokens)
         self.outcomes[one.id] = []
 
