@@ -8,6 +8,7 @@ the file's named pre-tokenisation rules. Does not know the cache (catalog.py) or
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .byte_level import byte_alphabet
 from .errors import ModelBroken, ModelUnsupported
 
-CONVERSION = 1
+CONVERSION = 2
 """Raised when the output changes, so that older cached conversions are left alone."""
 
 Array = npt.NDArray[np.float32]
@@ -168,14 +170,18 @@ def tokenizer_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     ]
     # `smollm`: each digit stands alone, then GPT-2's own pattern (ByteLevel's `use_regex`).
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    digits = {"type": "Digits", "individual_digits": True}
+    steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}, byte_level]
+    if missing := sorted(set(byte_alphabet()) - set(tokens)):
+        # Bytes without a token are dropped, but only after they have kept their neighbours from merging.
+        pattern = {"Regex": "|".join(re.escape(char) for char in missing)}
+        steps.append({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": added,
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, byte_level]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "post_processor": None,
         "decoder": byte_level,
         "model": {
