@@ -1,0 +1,1 @@
+"""Seeded workloads: pure functions from parameters to calls."""
