@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ CLOSE_TIMEOUT_S = 5.0
 """Longest wait for connections to close once nothing runs any more."""
 
 
-def run_worker(config: WorkerConfig) -> int:
-    """Serves until a signal. Returns the exit code.
+def run_worker(config: WorkerConfig, load: Callable[[WorkerConfig], Model] | None = None) -> int:
+    """Serves until a signal. Returns the exit code. `load` gives the model, by default the one that `config` names.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -54,7 +54,7 @@ def run_worker(config: WorkerConfig) -> int:
     key = FleetKey.from_secret(read_fleet_secret(config.fleet_secret_file))
     check_bind(config.host, ring, allow_open=config.allow_open, published_secret=key.published)
     with _bind(config.host, config.port) as listener:
-        model = load_model(config)
+        model = (load or load_model)(config)
         # Milliseconds: a restart within one would need a faster model load than there is.
         built = build(config, model, key=key, ring=ring, epoch=time.time_ns() // 1_000_000)
         sys.setswitchinterval(GIL_SWITCH_S)

@@ -173,7 +173,7 @@ def running(
     thread.start()
     assert ready.wait(30)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=100) as client:
         worker = Worker(url, built, runner, key, server, loops[0], client)
         try:
             yield worker
