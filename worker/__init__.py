@@ -1,0 +1,1 @@
+"""The worker's shell: HTTP, engine thread, models, tokenizer around the pure core."""

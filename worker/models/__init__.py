@@ -1,0 +1,1 @@
+"""Models on disk and in memory: the catalogue, GGUF conversion, the Llama family."""
