@@ -2,7 +2,8 @@
 
 A sample is the maximum of scores plus Gumbel noise, and the noise of a token is a hash of (seed, position, token id).
 So a request's noise does not depend on its batch, on the device, or on what was sampled before; a small difference in
-the logits rarely changes the token; and no generator's state has to be kept.
+the logits rarely changes the token; and no generator's state has to be kept. The work is done in numpy, which sorts,
+compares and searches a vocabulary many times faster than torch does on a CPU.
 
 Keeps true: a row of the batch never influences another. Log-probabilities are those of the model's own logits, before
 penalties and temperature, as vLLM gives them. Does not know the model or text.
@@ -16,8 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
+
+Scores = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 
 _GREEDY_BELOW = 1e-5
 """Temperatures below it mean: take the best."""
@@ -82,18 +87,17 @@ class SamplingState:
             self._counts[token] += 1
             self._seen[token] = None
 
-    def penalised(self, logits: Tensor) -> Tensor:
+    def penalised(self, logits: Scores) -> Scores:
         """A copy of logits [vocabulary] with the penalties applied."""
-        params, out, device = self.params, logits.clone(), logits.device
+        params, out = self.params, logits.copy()
         if params.repetition_penalty != 1:
-            seen = torch.tensor(list(self._seen), dtype=torch.int64, device=device)
-            scores = out[seen]
-            factor = params.repetition_penalty
-            out[seen] = torch.where(scores > 0, scores / factor, scores * factor)
+            seen = np.fromiter(self._seen, np.int64, len(self._seen))
+            scores, factor = out[seen], np.float32(params.repetition_penalty)
+            out[seen] = np.where(scores > 0, scores / factor, scores * factor)
         if self._counts and (params.frequency_penalty or params.presence_penalty):
-            ids = torch.tensor(list(self._counts), dtype=torch.int64, device=device)
-            counts = torch.tensor(list(self._counts.values()), dtype=out.dtype, device=device)
-            out[ids] -= params.frequency_penalty * counts + params.presence_penalty
+            ids = np.fromiter(self._counts, np.int64, len(self._counts))
+            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+            out[ids] -= np.float32(params.frequency_penalty) * counts + np.float32(params.presence_penalty)
         return out
 
 
@@ -112,33 +116,14 @@ class Sampler:
     def sample(self, logits: Tensor, states: Sequence[SamplingState]) -> list[Sampled]:
         """Next tokens for logits [len(states), vocabulary] float32, counted into their states."""
         assert len(logits) == len(states)
-        with torch.inference_mode():
-            scores = self._scores(logits, states)
-            if all(state.params.greedy for state in states):
-                tokens: list[int] = scores.argmax(-1).tolist()
-            else:
-                tokens = [self._choose(row, state) for row, state in zip(scores, states, strict=True)]
-            sampled = [self._report(logits[i], token, states[i].params) for i, token in enumerate(tokens)]
-        for token, state in zip(tokens, states, strict=True):
-            state.append(token)
+        if logits.device.type != "cpu" and all(_plain(state.params) for state in states):
+            sampled = [Sampled(token=token) for token in logits.argmax(-1).tolist()]
+        else:
+            rows: Scores = logits.cpu().numpy()
+            sampled = [_sample_row(row, state) for row, state in zip(rows, states, strict=True)]
+        for item, state in zip(sampled, states, strict=True):
+            state.append(item.token)
         return sampled
-
-    def _choose(self, scores: Tensor, state: SamplingState) -> int:
-        if state.params.greedy:
-            return int(scores.argmax())
-        return draw(scores, state.params, state.key, state.position)
-
-    def _scores(self, logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
-        if not any(state.params.penalises for state in states):
-            return logits
-        return torch.stack(
-            [state.penalised(row) if state.params.penalises else row for row, state in zip(logits, states, strict=True)]
-        )
-
-    def _report(self, logits: Tensor, token: int, params: SamplingParams) -> Sampled:
-        if params.logprobs is None:
-            return Sampled(token=token)
-        return token_logprobs(logits[None], [token], params.logprobs)[0]
 
 
 def token_logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> list[Sampled]:
@@ -146,72 +131,90 @@ def token_logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> list[Samp
 
     For a prompt: row i predicts token i + 1.
     """
-    if not tokens:
-        return []
-    with torch.inference_mode():
-        totals = logits.logsumexp(-1, keepdim=True)
-        chosen = logits.gather(-1, torch.tensor(tokens, device=logits.device)[:, None]) - totals
-        values, ids = logits.topk(min(top, logits.shape[-1]), dim=-1)
-        rows = zip(tokens, chosen[:, 0].tolist(), ids.tolist(), (values - totals).tolist(), strict=True)
-        return [
-            Sampled(token=token, logprob=logprob, top=tuple(zip(row_ids, row_values, strict=True)))
-            for token, logprob, row_ids, row_values in rows
-        ]
+    rows: Scores = logits.cpu().numpy()
+    return [_report(row, token, top) for row, token in zip(rows, tokens, strict=True)]
 
 
-def draw(scores: Tensor, params: SamplingParams, key: int, position: int) -> int:
-    """One random token from scores [vocabulary], by temperature, min_p, top_k and top_p, in that order."""
-    scores = scores / params.temperature
-    keep = len(scores)
+def draw(scores: Scores, params: SamplingParams, key: int, position: int) -> int:
+    """One random token from scores [vocabulary], by temperature, min_p, top_k and top_p, in that order.
+
+    Tokens as good as the last one that a limit lets through come through too.
+    """
+    scores = scores / np.float32(params.temperature)
+    ids, size, floor = vocabulary_ids(len(scores)), len(scores), -math.inf
     if params.min_p > 0:
-        keep = int((scores >= float(scores.max()) + math.log(params.min_p)).sum())
-    if params.top_k > 0:
-        keep = min(keep, params.top_k)
-    ids = vocabulary_ids(len(scores), scores.device)
-    if keep < len(scores):
-        scores, ids = scores.topk(keep)
+        floor = float(scores.max()) + math.log(params.min_p)
+    if 0 < params.top_k < size:
+        floor = max(floor, float(np.partition(scores, size - params.top_k)[size - params.top_k]))
+    if floor > -math.inf:
+        ids = np.flatnonzero(scores >= floor)
+        scores = scores[ids]
     if params.top_p < 1:
-        scores, ids = nucleus(scores, ids, params.top_p)
+        nucleus = np.flatnonzero(scores >= nucleus_floor(scores, params.top_p))
+        ids, scores = ids[nucleus], scores[nucleus]
     return int(ids[(scores + gumbel(ids, key, position)).argmax()])
 
 
-def nucleus(scores: Tensor, ids: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """The fewest best of `scores` and their `ids` whose probability reaches `top_p`, best first; at least one."""
-    total = float(scores.logsumexp(0))
-    # Those less probable than (1 - top_p) / n reach less than 1 - top_p together: none is needed, and sorting the
-    # others is cheap.
-    needed = int((scores >= total + math.log((1 - top_p) / len(scores))).sum())
-    scores, order = scores.topk(max(1, needed))
-    probabilities = (scores - total).exp()
-    before = probabilities.cumsum(0) - probabilities
-    size = max(1, int((before < top_p).sum()))
-    return scores[:size], ids[order[:size]]
+def nucleus_floor(scores: Scores, top_p: float) -> float:
+    """The worst of the fewest best `scores` whose probability, among all of them, reaches `top_p`."""
+    total = logsumexp(scores)
+    # Those less probable than (1 - top_p) / n reach less than 1 - top_p together, so none of them is needed.
+    needed = scores[scores >= total + math.log((1 - top_p) / len(scores))]
+    if not len(needed):  # only when they round below it: the best one is enough
+        return float(scores.max())
+    best_first = np.sort(needed)[::-1]
+    probabilities = np.exp(best_first - np.float32(total))
+    reached_before = np.cumsum(probabilities) - probabilities
+    return float(best_first[max(1, int((reached_before < top_p).sum())) - 1])
 
 
-def gumbel(ids: Tensor, key: int, position: int) -> Tensor:
-    """Standard Gumbel noise for token `ids` (int32 or int64) at `position`, float32: a function of its arguments."""
+def logsumexp(scores: Scores) -> float:
+    """log(sum(exp(scores))), without overflow."""
+    best = scores.max()
+    return float(best) + math.log(float(np.exp(scores - best).sum()))
+
+
+def gumbel(ids: Ids, key: int, position: int) -> Scores:
+    """Standard Gumbel noise for token `ids` at `position`: a function of its arguments alone."""
     stream = _mix(_mix(key) + position)
-    # MurmurHash3's finaliser in 32 bits, the stream's two halves mixed in before and between. torch's shift keeps the
-    # sign, hence the masks.
-    x = ids.to(torch.int32) * -0x61C88647 + _signed(stream)
-    x = (x ^ ((x >> 16) & 0xFFFF)) * -0x7A143595
-    x = ((x ^ ((x >> 13) & 0x7FFFF)) ^ _signed(stream >> 32)) * -0x3D4D51CB
-    bits = (x >> (32 - _NOISE_BITS)) & ((1 << _NOISE_BITS) - 1)
+    # MurmurHash3's finaliser in 32 bits; the stream's two halves are mixed in before it and within it.
+    x = ids.astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(stream & 0xFFFFFFFF)
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x85EBCA6B)
+    x ^= (x >> np.uint32(13)) ^ np.uint32(stream >> 32)
+    x *= np.uint32(0xC2B2AE35)
     # An odd multiple of 2 ** -24 is exact in float32, and never 0 or 1.
-    uniform = bits.float().add_(0.5).mul_(0.5**_NOISE_BITS)
-    return uniform.log_().neg_().log_().neg_()
+    uniform = (x >> np.uint32(32 - _NOISE_BITS)).astype(np.float32)
+    uniform += np.float32(0.5)
+    uniform *= np.float32(0.5**_NOISE_BITS)
+    exponential: Scores = -np.log(uniform)
+    return -np.log(exponential)
 
 
 @cache
-def vocabulary_ids(size: int, device: torch.device) -> Tensor:
-    """0 .. size - 1, int32; kept, since every random row needs them."""
-    return torch.arange(size, dtype=torch.int32, device=device)
+def vocabulary_ids(size: int) -> Ids:
+    """0 .. size - 1; kept, since every random row needs them."""
+    return np.arange(size)
 
 
-def _signed(value: int) -> int:
-    """The low 32 bits of `value` as a signed number."""
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
+def _plain(params: SamplingParams) -> bool:
+    return params.greedy and params.logprobs is None and not params.penalises
+
+
+def _sample_row(row: Scores, state: SamplingState) -> Sampled:
+    params = state.params
+    scores = state.penalised(row) if params.penalises else row
+    token = int(scores.argmax()) if params.greedy else draw(scores, params, state.key, state.position)
+    return Sampled(token=token) if params.logprobs is None else _report(row, token, params.logprobs)
+
+
+def _report(row: Scores, token: int, top: int) -> Sampled:
+    """`token` with its log-probability under the logits `row`, and the `top` best."""
+    total, top = logsumexp(row), min(top, len(row))
+    best = np.argpartition(row, len(row) - top)[len(row) - top :] if top else np.empty(0, np.int64)
+    best = best[np.argsort(-row[best], kind="stable")]
+    alternatives = tuple((int(i), float(row[i]) - total) for i in best)
+    return Sampled(token=token, logprob=float(row[token]) - total, top=alternatives)
 
 
 def _mix(value: int) -> int:
