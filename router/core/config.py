@@ -15,6 +15,8 @@ class CoreConfig:
     # Bounds.
     tree_bytes_max: int = 512 << 20
     """Byte budget of the view; beyond it the coldest leaves go."""
+    learned_blocks_max: int = 200_000
+    """Blocks remembered for one worker without a feed; the oldest go first."""
     workers_max: int = 4096
     candidates_max: int = 96
     """Workers weighed for one request; in a larger fleet the most promising ones by three orders."""
@@ -55,7 +57,7 @@ class CoreConfig:
     spread_weight: float = 0.2
     """A worker that lately computed more new tokens than its peers pays this share of the excess: a prefix that draws
     everybody to one worker is copied once the flow it drew outweighs the copy. Below 1 a lone chat never moves."""
-    spread_tolerance: float = 0.25
+    spread_tolerance: float = 0.15
     """Excess over the peers' mean that costs nothing: sampling noise under balanced load."""
     spread_share_max: float = 0.5
     """The excess never costs more than this share of computing the whole prompt: a prompt held mostly stays."""
@@ -72,7 +74,7 @@ class CoreConfig:
     """Share of the predicted slow-down of the answer that counts as cost; 0: time to first token alone."""
     prior_output_tokens: int = 64
     """Length of an answer for that purpose, unless max_tokens is below it."""
-    tie_chance_min: float = 0.05
+    tie_chance_min: float = 0.15
     """A worker less likely than this to beat the cheapest is no tie."""
 
     # Health.

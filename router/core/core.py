@@ -44,7 +44,7 @@ class RouterCore:
         self._rng = rng
         self._members = Members()
         self._pools: dict[str, Pool] = {}
-        self._view = View(config.tree_bytes_max)
+        self._view = View(config.tree_bytes_max, config.learned_blocks_max)
         self._ledger = Ledger(inflow_halflife_s=config.inflow_halflife_s)
         self._speculations = Speculations(
             self._view, alive_max=config.speculations_max, age_max_s=config.speculation_max_s

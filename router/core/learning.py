@@ -18,8 +18,8 @@ class Pool:
             overhead_ms=config.prior_overhead_ms, ms_per_unit=1e3 / config.prior_prefill_tokens_per_s
         )
         self._decode_prior = Line(overhead_ms=config.prior_decode_step_ms, ms_per_unit=config.prior_decode_request_ms)
-        self._prefill = prefill_line(config)
-        self._decode = decode_line(config)
+        self._prefill = new_line(config, pull=CONFIG_PULL)
+        self._decode = new_line(config, pull=CONFIG_PULL)
         self.bytes_per_token = Ratio(prior=config.prior_bytes_per_token, prior_weight=64.0)
 
     def prefill(self, now: float) -> Line:
@@ -29,17 +29,18 @@ class Pool:
         return self._decode.line(now, self._decode_prior)
 
     def observe_prefill(self, tokens: float, ms: float, now: float) -> None:
-        self._prefill.observe(tokens, ms, now, self._prefill_prior)
+        self._prefill.observe(tokens, ms, now)
 
     def observe_decode(self, running: float, step_ms: float, now: float) -> None:
-        self._decode.observe(running, step_ms, now, self._decode_prior)
+        self._decode.observe(running, step_ms, now)
 
 
-def prefill_line(config: CoreConfig) -> Affine:
-    """Milliseconds over uncached tokens, nothing known yet."""
-    return Affine(halflife_s=config.rate_halflife_s, error_min=config.rate_error, prior_units=float(config.step_tokens))
+CONFIG_PULL = (0.1, 2.0)
+PEERS_PULL = (8.0, 8.0)
+"""How many samples of its own a worker needs to be judged by itself as much as by its peers: the lengths and the
+company of so few requests differ more than machines do."""
 
 
-def decode_line(config: CoreConfig) -> Affine:
-    """Milliseconds of a decode step over running requests, nothing known yet."""
-    return Affine(halflife_s=config.rate_halflife_s, error_min=config.rate_error, prior_units=8.0)
+def new_line(config: CoreConfig, pull: tuple[float, float]) -> Affine:
+    """Milliseconds over units of work, nothing known yet."""
+    return Affine(halflife_s=config.rate_halflife_s, error_min=config.rate_error, pull=pull)

@@ -17,7 +17,9 @@ from trieway.router.core.values import Booking
 ARRIVAL_S = 0.25
 """A booking younger than this may not have reached the worker when it counted its load."""
 BATCHED_SHARE = 0.25
-"""A first byte sooner than this share of its predicted time came out of the same step as the one before."""
+"""A first byte sooner than this share of its predicted time, and of the time of the one before, came out of the same
+step as that one."""
+BATCHED_MAX = 8
 
 
 class Open:
@@ -71,7 +73,7 @@ class Book:
         self._since = now  # start of the progress not yet reported
         self._inflow = inflow_tokens
         self._inflow_at = now
-        self._held_sample: tuple[float, float] | None = None
+        self._held_sample: tuple[float, float, float, int] | None = None  # tokens, ms, the first's ms, others
 
     # Work ahead.
     def owed_tokens(self) -> int:
@@ -138,11 +140,13 @@ class Book:
         Requests computed in one step are one sample: the first shows the whole step's time, the others none.
         """
         held = self._held_sample
-        if held is not None and ms < BATCHED_SHARE * expected_ms:
-            self._held_sample = (held[0] + tokens, held[1] + ms)
-            return None
-        self._held_sample = (tokens, ms)
-        return held
+        if held is not None:
+            held_tokens, held_ms, first_ms, merged = held
+            if merged < BATCHED_MAX and ms < BATCHED_SHARE * min(expected_ms, first_ms):
+                self._held_sample = (held_tokens + tokens, held_ms + ms, first_ms, merged + 1)
+                return None
+        self._held_sample = (tokens, ms, ms, 0)
+        return None if held is None else held[:2]
 
 
 class Ledger:

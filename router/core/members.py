@@ -11,7 +11,7 @@ from trieway.meta_tree.ids import GroupId, WorkerId
 from trieway.meta_tree.subscriber import Subscriber
 from trieway.router.core.breaker import Breaker
 from trieway.router.core.config import CoreConfig
-from trieway.router.core.learning import Pool, decode_line, prefill_line
+from trieway.router.core.learning import PEERS_PULL, Pool, new_line
 from trieway.router.core.rates import Line
 from trieway.router.core.values import WorkerState
 
@@ -51,8 +51,8 @@ class Member:
         self.load: WorkerLoad | None = None
         self.load_at = now
         self.pool = pool
-        self._prefill = prefill_line(config)
-        self._decode = decode_line(config)
+        self._prefill = new_line(config, PEERS_PULL)
+        self._decode = new_line(config, PEERS_PULL)
         self.breaker = new_breaker(config)
 
     @property
@@ -79,7 +79,7 @@ class Member:
 
     def observe_prefill(self, tokens: float, ms: float, now: float) -> None:
         """This router saw `tokens` computed in `ms`."""
-        self._prefill.observe(tokens, ms, now, self.pool.prefill(now))
+        self._prefill.observe(tokens, ms, now)
         self.pool.observe_prefill(tokens, ms, now)
 
     def report(self, load: WorkerLoad, step_tokens: int, now: float) -> None:
@@ -90,7 +90,7 @@ class Member:
         if rate > 0.0 and self._prefill.samples(now) < 1.0:
             self.observe_prefill(step_tokens, step_tokens / rate * 1e3, now)
         if load.running and step_ms > 0.0 and (before is None or before.decode_step_ms != step_ms):
-            self._decode.observe(load.running, step_ms, now, self.pool.decode(now))
+            self._decode.observe(load.running, step_ms, now)
             self.pool.observe_decode(load.running, step_ms, now)
 
 

@@ -1,23 +1,30 @@
 """What a worker's work costs in milliseconds, learnt from what it delivered.
 
-`Affine` fits `ms = overhead + slope * units` with forgetting: old evidence fades with time and with new evidence, and
-a prior fills in whatever the evidence leaves open. Keeps true: estimates are positive and finite whatever comes in, one
-outlier moves them little, and without traffic they return to the prior. Does not know what the units mean: prompt
-tokens for prefill, running requests for a decode step.
+`Affine` fits `ms = overhead + slope * units` to the latest samples; they fade with time, and a prior fills in whatever
+they leave open. Keeps true: estimates are positive and finite whatever comes in, one outlier moves them little, and
+without traffic they return to the prior. Does not know what the units mean: prompt tokens for prefill, running requests
+for a decode step.
 """
 
+import math
+from collections import deque
 from dataclasses import dataclass
 
+SAMPLES_MAX = 32
+"""A changed worker is known within so many requests."""
 SLOPE_SPAN = 1e4
 """A learnt slope stays within this factor of its prior: beyond it a clock is broken, not a worker fast."""
-FORGET_PER_SAMPLE = 0.97
-"""About 33 samples are remembered under steady traffic, so a changed worker is known within some 30 requests."""
-SLOW_CLIP, FAST_CLIP = 3.0, 8.0
-"""A sample is clipped to these factors of its prediction; slow outliers (a paused host) are the common kind."""
+SLOPE_SHARE_MIN = 0.1
+"""Of what a unit took on average, the slope is at least this share: noise must not make work look free."""
+OUTLIER = 0.3
+"""Samples farther off than this share of their prediction lose weight in proportion."""
+ROUNDS = 4
+"""Weights depend on the line and the line on the weights: so many rounds per solution, each from the line before."""
 SCATTER_PRIOR = 0.15
 SCATTER_PRIOR_SAMPLES = 8.0
-CACHE_S = 1.0
-"""An estimate is solved again after this time at the latest, for forgetting goes on without samples."""
+CACHE_S = 5.0
+"""An estimate is solved again after this time at the latest, for fading goes on without samples."""
+MS_MIN = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,86 +42,94 @@ class Line:
 
 
 class Affine:
-    """A decayed least-squares line, fitted to relative errors, held to a prior by two pseudo-samples."""
+    """A robust least-squares line over relative errors, held to a prior."""
 
-    __slots__ = ("_error_min", "_halflife_s", "_line", "_prior_units", "_scatter", "_solved_at", "_sums", "_updated")
+    __slots__ = ("_error_min", "_halflife_s", "_line", "_pull", "_samples", "_solved_at")
 
-    def __init__(self, *, halflife_s: float, error_min: float, prior_units: float) -> None:
-        """prior_units: where the prior line is held besides 0, a typical amount of work."""
+    def __init__(self, *, halflife_s: float, error_min: float, pull: tuple[float, float]) -> None:
+        """error_min: least relative error that an estimate claims. pull: how many samples the prior counts, its
+        overhead and its slope."""
         assert halflife_s > 0
-        assert prior_units > 0
+        assert min(pull) > 0
+        self._pull = pull
         self._halflife_s = halflife_s
         self._error_min = error_min
-        self._prior_units = prior_units
-        self._sums = [0.0] * 5  # weight, units, units squared, ms, units * ms; each weighted by 1 / predicted squared
-        self._scatter = (0.0, 0.0)  # samples, their squared relative residuals
-        self._updated = 0.0
+        self._samples: deque[tuple[float, float, float]] = deque(maxlen=SAMPLES_MAX)  # units, ms, at
         self._line: Line | None = None
-        self._solved_at = 0.0
+        self._solved_at = -math.inf
 
-    def observe(self, units: float, ms: float, now: float, prior: Line) -> None:
+    def observe(self, units: float, ms: float, now: float) -> None:
         """One sample: `units` of work took `ms`."""
-        if not (units >= 0.0 and 0.0 <= ms < 1e9):
-            return
-        line = self.line(now, prior)
-        self._fade(now)
-        expected = max(line.at(units), 0.01)
-        ms = min(max(ms, expected / FAST_CLIP), expected * SLOW_CLIP)
-        weight = 1.0 / (max(expected, ms) ** 2)
-        sums = [value * FORGET_PER_SAMPLE for value in self._sums]
-        for index, term in enumerate((1.0, units, units * units, ms, units * ms)):
-            sums[index] += weight * term
-        self._sums = sums
-        residual = min(abs(ms - expected) / expected, 1.0)
-        samples, squares = self._scatter
-        self._scatter = (samples * FORGET_PER_SAMPLE + 1.0, squares * FORGET_PER_SAMPLE + residual * residual)
-        self._line = None
+        if 0.0 <= units < 1e9 and 0.0 <= ms < 1e9:
+            self._samples.append((units, ms, now))
+            self._solved_at = -math.inf
 
     def line(self, now: float, prior: Line) -> Line:
         """The present estimate."""
         if self._line is None or now - self._solved_at >= CACHE_S:
-            self._fade(now)
-            self._line = self._solve(prior)
+            self._line = self._solve(now, prior, self._line or prior)
             self._solved_at = now
         return self._line
 
     def samples(self, now: float) -> float:
-        """Weight of the evidence, in samples."""
-        self._fade(now)
-        return self._scatter[0]
+        """Weight of the evidence, in fresh samples."""
+        return sum(self._fresh(at, now) for _, _, at in self._samples)
 
-    def _fade(self, now: float) -> None:
-        passed = now - self._updated
-        self._updated = now
-        if passed <= 0.0:
-            return
-        kept = 0.5 ** (passed / self._halflife_s)
-        self._sums = [value * kept for value in self._sums]
-        samples, squares = self._scatter
-        self._scatter = (samples * kept, squares * kept)
+    def _fresh(self, at: float, now: float) -> float:
+        return math.exp2(-max(now - at, 0.0) / self._halflife_s)
 
-    def _solve(self, prior: Line) -> Line:
-        """Normal equations of the samples and of the prior at 0 and at `prior_units`, each counted as one sample."""
-        weight, units, squares, ms, product = self._sums
-        for at in (0.0, self._prior_units):
-            held = max(prior.at(at), 0.01)
-            pull = 1.0 / (held * held)
-            weight += pull
-            units += pull * at
-            squares += pull * at * at
-            ms += pull * held
-            product += pull * at * held
-        determinant = weight * squares - units * units
+    def _solve(self, now: float, prior: Line, line: Line) -> Line:
+        samples = [(units, ms, self._fresh(at, now)) for units, ms, at in self._samples]
+        for _ in range(ROUNDS if samples else 1):
+            line = self._refined(samples, prior, line)
+        known, residuals = SCATTER_PRIOR_SAMPLES, SCATTER_PRIOR_SAMPLES * SCATTER_PRIOR**2
+        for units, ms, fresh in samples:
+            known += fresh
+            residuals += fresh * min(abs(ms / max(line.at(units), MS_MIN) - 1.0), 1.0) ** 2
+        error = (self._error_min**2 + residuals / known / known) ** 0.5
+        return Line(
+            overhead_ms=line.overhead_ms,
+            ms_per_unit=line.ms_per_unit,
+            error=error,
+            samples=known - SCATTER_PRIOR_SAMPLES,
+        )
+
+    def _refined(self, samples: list[tuple[float, float, float]], prior: Line, line: Line) -> Line:
+        """Normal equations of the samples, weighted by the line before, and of the prior's two parameters.
+
+        Samples of one length cannot tell overhead from slope; then the overhead gives way, for it differs more.
+        """
+        weights = unit_sum = squares = ms_sum = products = 0.0
+        for units, ms, fresh in samples:
+            expected = max(line.at(units), MS_MIN)
+            weight = fresh / (expected * max(expected, abs(ms - expected) / OUTLIER))
+            weights += weight
+            unit_sum += weight * units
+            squares += weight * units * units
+            ms_sum += weight * ms
+            products += weight * units * ms
+        count = sum(fresh for _, _, fresh in samples)
+        overhead_pull = 1.0 / max(prior.overhead_ms, line.overhead_ms, MS_MIN) ** 2
+        slope_pull = 1.0 / max(prior.ms_per_unit, line.ms_per_unit) ** 2
+        if count >= 1.0:  # a prior far below the truth must not outweigh it
+            overhead_pull = min(overhead_pull, weights / count)
+            slope_pull = min(slope_pull, squares / count) if squares else slope_pull
+        overhead_pull *= self._pull[0]
+        slope_pull *= self._pull[1]
+        weights += overhead_pull
+        ms_sum += overhead_pull * prior.overhead_ms
+        squares += slope_pull
+        products += slope_pull * prior.ms_per_unit
+        determinant = weights * squares - unit_sum * unit_sum
         slope = prior.ms_per_unit
-        if determinant > 1e-12 * weight * squares:
-            slope = (weight * product - units * ms) / determinant
-        slope = min(max(slope, prior.ms_per_unit / SLOPE_SPAN), prior.ms_per_unit * SLOPE_SPAN)
-        overhead = max((ms - slope * units) / weight, 0.0)
-        samples, residuals = self._scatter
-        known = samples + SCATTER_PRIOR_SAMPLES
-        scatter = (residuals + SCATTER_PRIOR_SAMPLES * SCATTER_PRIOR**2) / known
-        error = (self._error_min**2 + scatter / known) ** 0.5
-        return Line(overhead_ms=overhead, ms_per_unit=slope, error=error, samples=samples)
+        if determinant > 1e-12 * weights * squares:
+            slope = (weights * products - unit_sum * ms_sum) / determinant
+        least = max(prior.ms_per_unit / SLOPE_SPAN, SLOPE_SHARE_MIN * products / squares)
+        slope = min(max(slope, least), prior.ms_per_unit * SLOPE_SPAN)
+        overhead = (ms_sum - slope * unit_sum) / weights
+        if overhead < 0.0:
+            overhead, slope = 0.0, products / squares
+        return Line(overhead_ms=overhead, ms_per_unit=slope)
 
 
 class Ratio:
