@@ -225,7 +225,6 @@ class Tree:
             set_id = rows.sets[row]
             if set_id != EMPTY:  # a set emptied by `strip`
                 self.sets.move(set_id, EMPTY)
-            self.overrides.pop(row, None)
             row = rows.free(row)
 
     def rows_of(self, holding: Holding, buckets: frozenset[int] | None = None) -> list[int]:

@@ -249,6 +249,40 @@ def test_an_answer_from_the_future_is_settled_by_the_events_on_their_way() -> No
     assert link.subscriber.resyncs == 1
 
 
+def test_a_heartbeat_older_than_the_answer_is_not_compared_with_it() -> None:
+    link = Link()
+    link.publish(run(0, 4))
+    link.beat()
+    link.view.apply(link.worker, gone(3))
+    link.beat()
+    older = link.publisher.heartbeat(LOAD)
+    link.publish(gone(3))
+    link.carry([link.publisher.buckets(link.asked.pop()), older])
+    assert not link.asked
+    link.beat()
+    assert link.subscriber.drift is False
+
+
+def test_what_is_applied_again_on_an_answer_does_not_count_twice_elsewhere() -> None:
+    view = View()
+    link = Link(view=view, ring_events_max=1000)
+    elsewhere = [Stored(namespace_id=ROOT, parent=ROOT, hashes=(200 << 56 | at,), usable=(16,)) for at in range(10)]
+    link.publish(*elsewhere)
+    link.beat()
+    view.tree_bytes_max = view.bytes - 6 * 192
+    link.publish(run(0, 2))
+    link.beat()
+    dropped = [event for event in elsewhere if not view.match(GROUP, event.hashes)]
+    assert len(dropped) > 2
+    view.apply(link.worker, gone(1))
+    link.beat()
+    stale = link.publisher.buckets(link.asked.pop())
+    link.publish(Removed(namespace_id=ROOT, hashes=dropped[0].hashes))
+    link.pump()
+    link.carry([stale])
+    assert link.agrees()
+
+
 def test_a_flush_that_overtakes_the_answer_wins() -> None:
     link = Link()
     link.publish(run(0, 4))

@@ -211,6 +211,7 @@ def test_an_event_told_twice_is_applied_once() -> None:
     link.beat()
     link.receive(Delta(number=1, event=stored(2, 5)))
     assert link.agrees()
+    assert link.subscriber.gaps == 0
 
 
 def test_a_heartbeat_of_another_epoch_is_a_gap() -> None:

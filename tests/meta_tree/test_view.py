@@ -193,6 +193,15 @@ def test_a_run_that_says_a_block_twice_does_not_close_a_circle() -> None:
     assert view.match(G, [1, 2])[A].blocks == 2
 
 
+def test_a_made_up_parent_of_a_known_block_leaves_no_row_behind() -> None:
+    view = view_of(A)
+    view.apply(A, stored(PATH[:3]))
+    view.apply(A, stored(PATH[2:4], 48, parent=99))
+    view.check()
+    assert view.summary()["nodes"] == 4
+    assert view.match(G, PATH)[A].blocks == 4
+
+
 def test_parents_in_a_circle_are_refused() -> None:
     view = view_of(A)
     view.apply(A, stored([1], parent=2))
@@ -306,6 +315,19 @@ def test_rows_of_a_dropped_worker_go_before_any_live_leaf() -> None:
     view.apply(A, stored(PATH[4:6], 80, parent=PATH[3]))
     assert view.match(G, PATH)[A].blocks == 6
     assert view.dropped_blocks_total == 0
+
+
+def test_a_long_sweep_is_finished_before_a_live_leaf_is_dropped() -> None:
+    rng = random.Random(2)
+    view = view_of(A, B)
+    view.apply(A, stored(fresh_path(rng, 700)))
+    view.apply(B, stored(fresh_path(rng, 20)))
+    view.drop_worker(B)
+    view.tree_bytes_max = view.bytes - 2 * ROW_BYTES
+    view.apply(A, stored([1]))
+    assert view.dropped_blocks_total == 0
+    assert view.blocks(A) == 701
+    view.check()
 
 
 def test_a_budget_smaller_than_anything_still_answers() -> None:
