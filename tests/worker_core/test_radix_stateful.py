@@ -22,13 +22,13 @@ Path = tuple[str, tuple[int, ...]]
 
 
 class Model:
-    """What the cache must hold: page paths, their page ids and ticks; token paths whose text is announced."""
+    """What the cache must hold: page paths with page id and tick, and how many tokens of each are announced."""
 
     def __init__(self, page: int) -> None:
         self.page = page
         self.pages: dict[Path, int] = {}
         self.ticks: dict[Path, int] = {}
-        self.covered: set[Path] = set()
+        self.covered: dict[Path, int] = {}
         self.tick = 0
 
     def path(self, salt: str, tokens: list[int]) -> list[Path]:
@@ -54,8 +54,10 @@ class Model:
         path = self.path(salt, tokens)
         assert [self.pages[one] for one in path] == row[:whole]
         self.use(path)
-        limit = whole * self.page if canonical is None else min(canonical, whole * self.page)
-        self.covered |= {(salt, tuple(tokens[:end])) for end in range(1, limit + 1)}
+        for one in path:
+            end = len(one[1])
+            covered = self.page if canonical is None else min(self.page, canonical - (end - self.page))
+            self.covered[one] = max(covered, self.covered.get(one, 0))
 
     def evict(self, count: int, locked: set[Path]) -> None:
         for _ in range(count):
@@ -68,16 +70,14 @@ class Model:
             self.drop(oldest)
 
     def drop(self, one: Path) -> None:
-        salt, tokens = one
-        del self.pages[one], self.ticks[one]
-        for cut in range(self.page):
-            self.covered.discard((salt, tokens[: len(tokens) - cut]))
+        del self.pages[one], self.ticks[one], self.covered[one]
 
     def announced(self) -> dict[int, int]:
         least: dict[int, int] = {}
-        for salt, tokens in self.covered:
+        for (salt, tokens), covered in self.covered.items():
+            start = len(tokens) - self.page
             for block, complete, usable in naive_blocks(chain(salt), tokens, self.page):
-                if complete == len(tokens):
+                if start < complete <= start + covered:
                     least[block] = min(usable, least.get(block, usable))
         return least
 
