@@ -33,6 +33,7 @@ _SPACED = tuple(" " + word for word in WORDS)
 def filler(key: int, words: int) -> str:
     """`words` words of the text of `key`: exactly WORD_BYTES * words ASCII bytes, each word after a space."""
     assert 0 <= key < KEY_MAX, f"key {key} is out of range"
-    # The key itself comes first, low byte first: neighbours differ in their first word.
-    numbers = key.to_bytes(4, "little") + Random(key).randbytes(max(words - 4, 0))
+    # The key itself comes first, low byte first: neighbours differ in their first word. Bytes are drawn in whole words
+    # of the generator, or a longer draw would not begin like a shorter one.
+    numbers = key.to_bytes(4, "little") + Random(key).randbytes(words + -words % 4)
     return "".join([_SPACED[number] for number in numbers[:words]])

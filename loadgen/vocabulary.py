@@ -1,8 +1,9 @@
 """The words of the load generator: calls, what their prompts are made of, and the workload they form.
 
-Keeps true (`Workload.check`): ids are unique; a call comes after the calls it waits for; it quotes only answers of
-calls it waits for, directly or through others. Values only: the order in time is the flow's (flow.py), bytes are made
-in prompts.py. Does not know servers, clocks or tokenizers.
+Keeps true (`Workload.check`): ids are unique; a call comes after the calls it waits for, and these are of its own
+session; it quotes only answers of calls it waits for, directly or through others. So a session is whole in itself: a
+user of the closed loop, or a client process, can be given any set of sessions. Values only: the order in time is the
+flow's (flow.py), bytes are made in prompts.py. Does not know servers, clocks or tokenizers.
 
 Lengths in tokens are what the workload means; where text is filler (filler.py), a word is a token.
 """
@@ -110,6 +111,7 @@ class Workload:
     def check(self) -> None:
         """Prove what the module promises."""
         seen: dict[str, frozenset[str]] = {}
+        session: dict[str, str] = {}
         for call in self.calls:
             assert call.id not in seen, f"two calls are named {call.id!r}"
             assert (call.form == "chat") == bool(call.messages), f"{call.id}: messages belong to chat"
@@ -119,10 +121,11 @@ class Workload:
             assert call.think_s >= 0.0, f"{call.id}: negative think time"
             assert call.after or not call.think_s, f"{call.id}: nothing to think about"
             assert all(name in seen for name in call.after), f"{call.id} waits for a call that comes later or never"
+            assert all(session[name] == call.session for name in call.after), f"{call.id} waits for another session"
             known = frozenset(call.after).union(*(seen[name] for name in call.after))
             quoted = {part.call for part in parts(call) if isinstance(part, AnswerOf)}
             assert quoted <= known, f"{call.id} quotes {sorted(quoted - known)}, for which it does not wait"
-            seen[call.id] = known | {call.id}
+            seen[call.id], session[call.id] = known, call.session
         for hint in self.hint_prefixes:
             assert not any(isinstance(part, AnswerOf) for part in _parts(hint.messages, hint.prompt)), "a hint is fixed"
 
