@@ -41,7 +41,7 @@ class _Delivery:
     """One trip to the loop."""
 
     events: list[CacheEvent] = field(default_factory=list)
-    state: State
+    state: State | None = None
     report: StepReport | None = None
     failures: list[tuple[Sequence[str], ApiError]] = field(default_factory=list)
     replies: list[Callable[[], None]] = field(default_factory=list)
@@ -132,6 +132,7 @@ class Engine:
 
     def _deliver(self, delivery: _Delivery) -> None:
         self._unread.release()
+        assert delivery.state is not None
         self._listener.on_step(delivery.events, delivery.state, delivery.report)
         if delivery.report is not None:
             for name, outputs in delivery.report.outputs.items():
@@ -180,7 +181,7 @@ class Engine:
 
     def _turn(self) -> None:
         """Commands that have come, one step, one delivery."""
-        delivery = _Delivery(state=self._stepper.state())
+        delivery = _Delivery()
         acted = self._obey(delivery)
         report = None if self._stopping.is_set() else self._stepper.step()
         if report is None and not acted:

@@ -67,7 +67,8 @@ class Intake:
         if vouched and shows_fleet_token(headers, self._key.feed_token):
             render_time = names.render_time(headers.get(names.RENDER_TIME))
             return Caller(
-                tenant=headers.get(names.TENANT) or None,
+                # A router writes it as UTF-8; headers are read as latin-1.
+                tenant=headers.get(names.TENANT, "").encode("latin-1").decode(errors="replace") or None,
                 render_time=time.time() if render_time is None else render_time,
             )
         return Caller(tenant=self._ring.principal(headers).tenant, render_time=time.time())

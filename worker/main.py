@@ -41,6 +41,9 @@ GIL_SWITCH_S = 0.001
 CLOSE_TIMEOUT_S = 5.0
 """Longest wait for connections to close once nothing runs any more."""
 
+KEEP_ALIVE_S = 75
+"""Longer than a router keeps an idle connection: it closes first, and no request meets a closed one."""
+
 
 def run_worker(config: WorkerConfig, load: Callable[[WorkerConfig], Model] | None = None) -> int:
     """Serves until a signal. Returns the exit code. `load` gives the model, by default the one that `config` names.
@@ -53,6 +56,10 @@ def run_worker(config: WorkerConfig, load: Callable[[WorkerConfig], Model] | Non
     ring = KeyRing.from_files(config.api_keys_file, config.admin_key_file)
     key = FleetKey.from_secret(read_fleet_secret(config.fleet_secret_file))
     check_bind(config.host, ring, allow_open=config.allow_open, published_secret=key.published)
+    if key.published and not ring.open:
+        log.warning(
+            "API keys without fleet_secret_file: routers are served only where clients show a key to the worker"
+        )
     with _bind(config.host, config.port) as listener:
         model = (load or load_model)(config)
         # Milliseconds: a restart within one would need a faster model load than there is.
@@ -156,6 +163,7 @@ def make_server(config: WorkerConfig, built: Built) -> Server:
             server_header=False,
             headers=[("server", SERVER_WORKER)],
             timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
+            timeout_keep_alive=KEEP_ALIVE_S,
             backlog=config.running_max + config.waiting_max,
         )
     )

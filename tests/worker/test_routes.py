@@ -182,6 +182,11 @@ def test_a_keys_tenant_is_its_namespace() -> None:
         assert cached(**key_b, **{"x-tenant-id": "a"}) > 0, "b's own: a client cannot name its tenant"
         assert cached(**worker.fleet(**{"x-trieway-tenant": "a"})) > 0, "a router can"
         assert cached(**key_b, **{"x-trieway-tenant": "c"}) > 0, "and nobody else"
+    with running(ring=KeyRing({"key": "é"}), secret=b"fleet") as worker:
+        assert cached(authorization="Bearer key") == 0
+        headers = {**worker.fleet(), "x-trieway-tenant": "é".encode()}
+        response = worker.client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1}, headers=headers)
+        assert int(response.headers["x-trieway-cached-tokens"]) > 0
 
 
 def test_the_published_token_opens_nothing_once_keys_exist() -> None:
