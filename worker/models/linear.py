@@ -35,7 +35,8 @@ def _packed(weight: Tensor) -> Linear:
     product = ops._linear_pointwise
 
     def apply(x: Tensor) -> Tensor:
-        return cast(Tensor, product(x, packed, None, "none", [], ""))
+        out: Tensor = product(x, packed, None, "none", [], "")
+        return out
 
     return apply
 
