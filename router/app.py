@@ -21,7 +21,7 @@ from trieway.meta_tree.ids import WorkerId
 from trieway.router import dashboard, listing
 from trieway.router.core import Readiness, RouterCore
 from trieway.router.explain import explain
-from trieway.router.hot_path import HotRequest
+from trieway.router.hot_path import HOT_PATHS, HotRequest
 from trieway.router.links import Links
 from trieway.router.metrics import CONTENT_TYPE, RouterMetrics
 from trieway.router.pass_on import PassOn
@@ -147,6 +147,10 @@ def _registry(app: FastAPI, control: Control) -> None:
 
 
 def _questions(app: FastAPI, control: Control) -> None:
+    for path in HOT_PATHS:
+        # For the API's description, and so that other methods are told apart from unknown paths.
+        app.add_api_route(path, _served_in_front, methods=["POST"])
+
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, Any]:
         control.ring.principal(_headers(request))
@@ -177,6 +181,11 @@ def _questions(app: FastAPI, control: Control) -> None:
         response = Response(body, status)
         response.raw_headers = headers
         return response
+
+
+async def _served_in_front() -> None:
+    """Served by the hot path; see OpenAI's API."""
+    raise AssertionError("the hot path stands in front of this route")
 
 
 class _NewWorker(msgspec.Struct):

@@ -6,6 +6,7 @@ Keeps true: everything that `Router` starts ends with `close`. Does not know lis
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from trieway.router.upstream import Upstream
 from trieway.router.worker_api import WorkerApi
 from trieway.serving.auth import KeyRing, read_fleet_secret
 from trieway.serving.config import RouterConfig
+from trieway.serving.errors import ApiError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +63,7 @@ class Router:
             pace=Pace(probe_interval_s=config.probe_interval_s, heartbeat_timeout_s=config.heartbeat_timeout_s),
             workers_max=config.workers_max,
             drain_timeout_s=config.total_timeout_s,
+            left=self.metrics.forget,
         )
         asker = Asker(links=self.links, ring=secrets.ring, key=secrets.key, vocabulary=self.registry.vocabulary)
         self.dispatcher = Dispatcher(
@@ -98,7 +103,10 @@ class Router:
 
     async def _discover(self, discovery: Discovery) -> None:
         async for urls in discovery.watch():
-            self.registry.sync(urls)
+            try:
+                self.registry.sync(urls)
+            except ApiError as error:
+                log.error("discovery named workers that cannot be taken: %s", error.message)
 
     def _rows(self) -> tuple[WorkerRow, ...]:
         return self.core.workers(time.monotonic())
@@ -125,6 +133,7 @@ def core_config(config: RouterConfig, key: FleetKey) -> CoreConfig:
         policy=config.policy,
         seed_id=key.seed_id,
         tree_bytes_max=config.tree_bytes_max,
+        learned_blocks_max=config.approximate_blocks_max,
         workers_max=config.workers_max,
         bookings_max=config.requests_max,
         worker_bookings_max=config.worker_requests_max,

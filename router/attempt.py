@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from trieway.router.core import Booking, Choice, FirstByte, Outcome, Query, RouterCore
 from trieway.router.forwarding import Onward, request_headers, response_headers
 from trieway.router.hot_path import HeaderList
@@ -70,6 +72,7 @@ class Attempt:
     _settled: bool = False
     _exchange: Exchange | None = None
     _writing: bool = False
+    _cached: bytes | None = None
     _hold: LineHold = field(default_factory=LineHold)
 
     async def run(self) -> Failed | None:
@@ -150,6 +153,8 @@ class Attempt:
         body = b"".join(parts)
         if exchange.status in _RETRY_STATUSES:
             return self._refused(exchange, body)
+        if not self.link.fleet and exchange.status == 200:
+            self._cached = cached_of(body)
         await self._begin(exchange, length=len(body))
         await self.reply.write(body, last=True)
         return None
@@ -185,7 +190,7 @@ class Attempt:
             (names.ATTEMPTS.encode(), b"%d" % self.number),
             (names.REQUEST_ID.encode(), self.question.request_id.encode()),
         ]
-        cached = _header(exchange.headers, names.CACHED_TOKENS)
+        cached = self._cached if self._cached is not None else _header(exchange.headers, names.CACHED_TOKENS)
         if cached is not None:
             ours.append((names.CACHED_TOKENS.encode(), cached))
         if length is not None:
@@ -233,6 +238,30 @@ def _first_byte(exchange: Exchange) -> FirstByte | None:
         prefill_ms=receipt.prefill_ms,
         waiting=receipt.waiting,
     )
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+def cached_of(body: bytes) -> bytes | None:
+    """What a foreign engine says that it reused, out of a whole answer; None where it says nothing."""
+    if b"cached_tokens" not in body:
+        return None
+    try:
+        usage = msgspec.json.decode(body, type=_Answer).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    details = None if usage is None else usage.prompt_tokens_details
+    return None if details is None or details.cached_tokens is None else b"%d" % details.cached_tokens
 
 
 def _header(headers: HeaderList, name: str) -> bytes | None:

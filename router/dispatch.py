@@ -24,6 +24,7 @@ from trieway.router.questions import Asker, Question, request_id
 from trieway.router.reply import Reply
 from trieway.router.upstream import Upstream
 from trieway.serving.errors import ApiError, BadRequest, Busy, Internal, NotFound, Unavailable
+from trieway.serving.logs import current_request_id
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Dispatcher:
         reply = Reply(out)
         tally = Tally()
         identity = request_id(request.headers)
+        current_request_id.set(identity)
         status = 499
         self.running += 1
         try:
@@ -86,7 +88,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("request %s failed in the router", identity)
+            log.exception("request failed in the router")
             status = 500
             if not reply.started:
                 await reply.error(Internal("the router failed; its log says more"), identity)
@@ -94,6 +96,7 @@ class Dispatcher:
             self.running -= 1
             took = self._clock() - started
             self._metrics.request(code=status, worker=tally.worker, reason=tally.reason, seconds=took)
+            log.debug("%d by %s (%s) in %.3f s", status, tally.worker or "nobody", tally.reason or "refused", took)
 
     async def _answer(self, request: HotRequest, identity: str, reply: Reply, tally: Tally) -> None:
         question = await self.asker.ask(request, identity)

@@ -113,6 +113,10 @@ class Follower:
         except UpstreamError as error:
             self._unanswered(error)
             return self._pace.probe_interval_s
+        except Exception as error:
+            log.exception("worker %s: following it failed", link.worker)
+            self._refuse(f"following it failed: {type(error).__name__}")
+            return self._pace.probe_interval_s * REFUSED_PROBES
 
     def _unanswered(self, error: UpstreamError) -> None:
         self._silent_probes += 1

@@ -88,6 +88,11 @@ class RouterMetrics:
         if settled.delivered_tokens is not None:
             self._reuse.labels("delivered").inc(settled.delivered_tokens)
 
+    def forget(self, worker: str) -> None:
+        """Drops the series of a worker that has left: a fleet that scales would grow them without end."""
+        for metric in (self._requests, self._failed, self._broken, self._ttft):
+            metric.remove_by_labels({"worker": worker})
+
     @contextmanager
     def decision(self) -> Iterator[None]:
         """Times one decision."""

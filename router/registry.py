@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,16 +21,18 @@ from trieway.router.links import Group, Link, Links, LinkState
 from trieway.router.upstream import UpstreamError
 from trieway.router.worker_api import Unusable, WorkerApi
 from trieway.serving.errors import BadRequest, Unavailable
-from trieway.serving.prompt_key import KeySource
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 URL_MAX_CHARS = 2048
+VOCABULARY_WAIT_S = 3.0
+"""Longest time that a request waits for a vocabulary; then it goes on without a prefix."""
+VOCABULARY_PAUSE_S = 10.0
 
 
 class Registry:
-    """Create it inside the event loop; `close` ends all that it started."""
+    """Create it inside the event loop; `close` ends all that it started. `left` hears of each removed worker."""
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Registry:
         pace: Pace,
         workers_max: int,
         drain_timeout_s: float,
+        left: Callable[[WorkerId], None] = lambda worker: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
@@ -48,10 +52,13 @@ class Registry:
         self._pace = pace
         self._workers_max = workers_max
         self._drain_timeout_s = drain_timeout_s
+        self._left = left
         self._clock = clock
         self._followers: dict[WorkerId, tuple[Follower, asyncio.Task[None]]] = {}
         self._drains: dict[WorkerId, asyncio.Task[None]] = {}
         self._named: set[WorkerId] = set()
+        self._missing: dict[str, float] = {}
+        """Vocabularies that were not to be had, by digest, and when to ask again."""
         self._fetching: dict[str, asyncio.Task[list[bytes]]] = {}
         self._ticker = asyncio.ensure_future(self._tick())
 
@@ -92,6 +99,7 @@ class Registry:
         self._links.remove(worker)
         if self._core.has_worker(worker):
             self._core.remove_worker(worker, self._clock())
+        self._left(worker)
 
     def drain(self, worker: WorkerId) -> None:
         """Gives the worker nothing new and removes it when it is idle. KeyError if unknown."""
@@ -115,18 +123,21 @@ class Registry:
     async def vocabulary(self, group: Group) -> None:
         """Fetches the group's token -> bytes table into its source; without one the group's keys stay shorter."""
         digest = group.vocabulary_digest
-        if digest is None:
+        if digest is None or self._clock() < self._missing.get(digest, 0.0):
             return
         task = self._fetching.get(digest)
         if task is None:
             task = self._fetching[digest] = asyncio.ensure_future(self._fetch_vocabulary(group))
             task.add_done_callback(lambda _: self._fetching.pop(digest, None))
-        table = await asyncio.shield(task)
+        try:
+            async with asyncio.timeout(VOCABULARY_WAIT_S):
+                table = await asyncio.shield(task)
+        except TimeoutError:
+            table = []
         if table:
-            source = group.source
-            group.source = KeySource(
-                template=source.template, completion_prefix=source.completion_prefix, vocabulary=table
-            )
+            group.source = replace(group.source, vocabulary=table)
+        else:
+            self._missing[digest] = self._clock() + VOCABULARY_PAUSE_S
 
     async def _fetch_vocabulary(self, group: Group) -> list[bytes]:
         for link in group.links:
@@ -141,7 +152,12 @@ class Registry:
         """Lets the core notice that time passes."""
         while True:
             await asyncio.sleep(TICK_S)
-            for effect in self._core.tick(self._clock()):
+            try:
+                effects = self._core.tick(self._clock())
+            except Exception:
+                log.exception("the core's tick failed")
+                continue
+            for effect in effects:
                 entry = self._followers.get(effect.worker)
                 if entry is not None:
                     entry[0].perform([effect])

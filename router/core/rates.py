@@ -24,6 +24,8 @@ SCATTER_PRIOR = 0.15
 SCATTER_PRIOR_SAMPLES = 8.0
 CACHE_S = 5.0
 """An estimate is solved again after this time at the latest, for fading goes on without samples."""
+PRIOR_GRAIN = 0.03
+"""A prior that has moved by this share asks for another solution: what peers did tells of a worker not yet tried."""
 MS_MIN = 0.01
 
 
@@ -40,11 +42,16 @@ class Line:
         """Predicted milliseconds for so many units."""
         return self.overhead_ms + self.ms_per_unit * units
 
+    def differs(self, other: "Line") -> bool:
+        """Whether the two are further apart than what is worth solving for again."""
+        mine, theirs = (self.overhead_ms, self.ms_per_unit), (other.overhead_ms, other.ms_per_unit)
+        return any(abs(one - two) > PRIOR_GRAIN * two for one, two in zip(mine, theirs, strict=True))
+
 
 class Affine:
     """A robust least-squares line over relative errors, held to a prior."""
 
-    __slots__ = ("_error_min", "_halflife_s", "_line", "_pull", "_samples", "_solved_at")
+    __slots__ = ("_error_min", "_halflife_s", "_line", "_pull", "_samples", "_solved_at", "_solved_with")
 
     def __init__(self, *, halflife_s: float, error_min: float, pull: tuple[float, float]) -> None:
         """error_min: least relative error that an estimate claims. pull: how many samples the prior counts, its
@@ -57,6 +64,7 @@ class Affine:
         self._samples: deque[tuple[float, float, float]] = deque(maxlen=SAMPLES_MAX)  # units, ms, at
         self._line: Line | None = None
         self._solved_at = -math.inf
+        self._solved_with = Line(overhead_ms=0.0, ms_per_unit=0.0)
 
     def observe(self, units: float, ms: float, now: float) -> None:
         """One sample: `units` of work took `ms`."""
@@ -66,9 +74,9 @@ class Affine:
 
     def line(self, now: float, prior: Line) -> Line:
         """The present estimate."""
-        if self._line is None or now - self._solved_at >= CACHE_S:
+        if self._line is None or now - self._solved_at >= CACHE_S or self._solved_with.differs(prior):
             self._line = self._solve(now, prior, self._line or prior)
-            self._solved_at = now
+            self._solved_at, self._solved_with = now, prior
         return self._line
 
     def samples(self, now: float) -> float:

@@ -33,6 +33,7 @@ TEMPLATE = (
 )
 CLOCK_TEMPLATE = "{{ strftime_now('%d %b %Y') }}" + TEMPLATE
 TOKENS_PER_BLOCK = 16
+PREFILL_TOKENS_PER_S = 20_000.0
 VOCABULARY = [bytes([value]) * 4 for value in range(97, 123)]
 EVENT = b'data: {"choices":[{"index":0,"text":"word %d"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -62,6 +63,7 @@ class FakeWorker:
         self.card_changes: dict[str, Any] = {}
         self.feed_bytes: bytes | None = None
         self.feed_hangs = False
+        self.vocabulary_hangs = False
         self.heartbeat_s = 0.2
         self.epoch = 100
         self.publisher = self._publisher()
@@ -127,7 +129,7 @@ class FakeWorker:
             waiting=0,
             waiting_tokens=0,
             running_tokens=0,
-            prefill_tokens_per_s=1000.0,
+            prefill_tokens_per_s=PREFILL_TOKENS_PER_S,
             decode_step_ms=10.0,
             kv_free_tokens=10_000,
             kv_cached_tokens=0,
@@ -141,7 +143,7 @@ class FakeWorker:
             epoch=self.epoch,
             number=self.publisher.number,
             queue_ms=0.1,
-            prefill_ms=1.0,
+            prefill_ms=1.0 + (prompt - cached) / PREFILL_TOKENS_PER_S * 1e3,
             waiting=0,
         )
         return {
@@ -186,6 +188,8 @@ class FakeWorker:
                 await wire.json(401, {}, ours)
             elif seen.path == "/cache/model":
                 part = seen.query.get("part")
+                if part and self.vocabulary_hangs:
+                    await wire.gone()
                 await wire.send(200, encode_vocabulary(VOCABULARY) if part else encode_card(self.card()), ours)
             else:
                 await self._feed(seen, wire)
@@ -225,8 +229,9 @@ class FakeWorker:
 
 
 async def well(worker: FakeWorker, seen: Seen, wire: Wire) -> None:
-    """Serves as a worker should."""
+    """Serves as a worker should, in a time that its work takes."""
     prompt, cached = worker.compute(seen)
+    await asyncio.sleep((prompt - cached) / PREFILL_TOKENS_PER_S)
     headers = worker.receipt(prompt, cached)
     if json.loads(seen.body).get("stream"):
         await wire.begin(headers)
@@ -308,4 +313,5 @@ class ForeignServer:
             await wire.chunk(DONE)
             await wire.end()
         else:
-            await wire.json(200, {"port": self.http.port, "usage": {"prompt_tokens": 3}}, self.head)
+            usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+            await wire.json(200, {"port": self.http.port, "usage": usage}, self.head)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.router.fakes import MODEL, VOCABULARY, FakeWorker, ForeignServer, hangs, well
 from tests.router.harness import Client, in_loop, routed, until
+from trieway.router import registry
 from trieway.serving.auth import KeyRing
 
 KEYED = KeyRing({"key-a": "acme", "key-b": "bolt", "key-c": None}, admin_key="root")
@@ -341,6 +342,19 @@ async def test_token_ids_are_keyed_through_the_vocabulary() -> None:
     assert [reply.headers["x-trieway-predicted-tokens"] for reply in (first, again, text)] == ["0", "319", "319"]
 
 
+@in_loop
+async def test_a_vocabulary_that_does_not_come_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "VOCABULARY_WAIT_S", 0.2)
+    worker = FakeWorker()
+    worker.vocabulary_hangs = True
+    async with routed(worker) as client:
+        assert (await client.complete([1, 2, 3])).status == 200
+        started = time.monotonic()
+        assert (await client.complete([1, 2, 3])).status == 200
+        assert time.monotonic() - started < 0.15
+        assert (await client.complete("text")).status == 200
+
+
 BAD_BODIES = [
     b"",
     b"{",
@@ -393,9 +407,11 @@ async def test_routes_that_do_not_exist_have_openais_shape() -> None:
     async with routed() as client:
         status, body = await client.get("/nothing")
         assert (status, body["error"]["type"]) == (404, "not_found_error")
-        status, body = await client.get("/v1/completions")
-        assert status in (404, 405)
-        assert "error" in body
+        for path in ("/v1/completions", "/v1/chat/completions", "/cache/prefix"):
+            status, body = await client.get(path)
+            assert (status, body["error"]["code"]) == (405, "method_not_allowed")
+        status, described = await client.get("/openapi.json")
+        assert {"/v1/completions", "/explain", "/workers"} <= set(described["paths"])
 
 
 @in_loop
@@ -427,6 +443,19 @@ async def test_metrics_tell_what_happened_and_hold_no_text() -> None:
     assert values["trieway_router_tree_bytes"] > 0
     for word in ("secret", "someone", "asked-for-in-vain"):
         assert word not in text
+
+
+@in_loop
+async def test_a_removed_workers_series_go_with_it() -> None:
+    worker, other = FakeWorker(), FakeWorker()
+    async with routed(worker, other) as client:
+        for index in range(6):
+            await client.complete(f"{index}" * 640)
+        async with client.http.delete(f"{client.url}/workers/{worker.id}"):
+            pass
+        text = (await client.get("/metrics"))[1].decode()
+    assert worker.id not in text
+    assert other.id in text
 
 
 @in_loop

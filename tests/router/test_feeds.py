@@ -79,6 +79,15 @@ async def test_a_dead_workers_prefixes_vanish_at_once_and_it_returns() -> None:
 
 
 @in_loop
+async def test_sequential_distinct_prompts_spread_from_the_first_second_on() -> None:
+    pair = FakeWorker(), FakeWorker()
+    async with routed(*pair) as client:
+        for index in range(40):
+            assert (await client.complete(f"{index} distinct " * 50)).status == 200
+        assert min(len(worker.completions()) for worker in pair) >= 12
+
+
+@in_loop
 async def test_a_feed_that_drops_is_resumed_without_a_new_snapshot() -> None:
     worker = FakeWorker()
     async with routed(worker) as client:
@@ -236,6 +245,7 @@ async def test_a_foreign_workers_cache_is_guessed_from_history() -> None:
             turns += [{"role": "assistant", "content": "sure " * 100}, {"role": "user", "content": "go on " * 50}]
         assert len(served) == 1, "a conversation stays where its history is"
         assert int(reply.headers["x-trieway-predicted-tokens"]) > 100
+        assert reply.headers["x-trieway-cached-tokens"] == "2", "as the engine's usage says"
         ids = list(range(5000))
         placed = {
             (await client.post("/v1/completions", {"model": "foreign-model", "prompt": ids})).worker for _ in range(4)
@@ -276,6 +286,25 @@ async def test_a_failed_request_makes_the_router_look_at_once() -> None:
         worker.answer = cuts_before
         assert (await client.complete()).status == 502
         assert row(client, worker).state == "up", "one broken answer is not a dead process"
+
+
+@in_loop
+async def test_a_fault_of_our_own_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
+    worker = FakeWorker()
+    async with routed(worker, wait=False) as client:
+        core = client.router.core
+        add, left = core.add_worker, [1]
+
+        def fails_once(*args: Any, **kwargs: Any) -> None:
+            if left:
+                left.clear()
+                raise AssertionError("our own fault")
+            add(*args, **kwargs)
+
+        core.add_worker = fails_once  # type: ignore[method-assign]
+        await client.worker_up(worker)
+        assert not left
+    assert "following it failed" in caplog.text
 
 
 @in_loop

@@ -14,6 +14,7 @@ from tests.router.harness import in_loop
 from tests.router.wire import RawServer, Seen, Wire
 from trieway.meta_tree.chain import FleetKey
 from trieway.meta_tree.ids import GroupId, Namespace, Reject, WorkerId
+from trieway.router.attempt import cached_of
 from trieway.router.core import Rejection
 from trieway.router.discovery import Static
 from trieway.router.dispatch import rejection
@@ -224,6 +225,21 @@ def test_every_rejection_has_its_error(reason: Rejection, status: int) -> None:
     error = rejection(Reject(reason=reason, retry_after_s=2.0), "m")
     assert error.status == status
     assert (error.retry_after_s == 2.0) == (status in (429, 503))
+
+
+@pytest.mark.parametrize(
+    ("body", "cached"),
+    [
+        (b'{"usage": {"prompt_tokens_details": {"cached_tokens": 7}}}', b"7"),
+        (b'{"usage": {"prompt_tokens_details": null}, "cached_tokens": 1}', None),
+        (b'{"usage": null, "cached_tokens": 1}', None),
+        (b'{"usage": {"prompt_tokens_details": {"cached_tokens": "7"}}}', None),
+        (b"cached_tokens {", None),
+        (b"[]", None),
+    ],
+)
+def test_what_a_foreign_engine_says_that_it_reused(body: bytes, cached: bytes | None) -> None:
+    assert cached_of(body) == cached
 
 
 class Calls:
