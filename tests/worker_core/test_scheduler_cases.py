@@ -236,6 +236,20 @@ def test_no_output_is_announced_past_a_prompt_that_no_text_would_take() -> None:
     assert len(engine.held) > 4, "the same tokens as text attach what was missing"
 
 
+def test_text_that_hits_tokens_stored_as_ids_attaches_their_blocks() -> None:
+    """Page 4: the hit is whole, nothing new is stored, and yet the blocks were missing."""
+    engine = Engine(new_scheduler(page_size=4))
+    engine.add(request("ids", [2, 2, 2, 2], 1, canonical=0))
+    engine.run()
+    engine.verify()
+    assert engine.held == {}
+    engine.add(request("text", [2, 2, 2, 2, 40], 1))
+    engine.run()
+    engine.verify()
+    assert engine.cached("text") == 4
+    assert engine.held == {block: usable for block, _, usable in naive_blocks(chain(), [2, 2, 2, 2], 4)}
+
+
 def test_an_answer_is_announced_with_its_prompt() -> None:
     engine = Engine(new_scheduler())
     engine.add(request("a", [2, 2], 20))
