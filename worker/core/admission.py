@@ -66,19 +66,15 @@ class Admission:
 
     def _awaits_sibling(self, sequence: Tracked, running: Sequence[Tracked]) -> bool:
         """True if a running prefill will soon store a prefix much longer than what is cached of it now."""
-        if not self._kv.cache.enabled:
+        chain = sequence.request.chain
+        siblings = [one for one in running if one.prefilling and one.request.publish and one.request.chain == chain]
+        if not siblings or not self._kv.cache.enabled:
             return False
         page = self._config.page_size
         want = -(-(self._kv.hit(sequence) + self._config.share_tokens_min) // page) * page
         if want > sequence.reuse_max:
             return False
-        chain, last, head = sequence.request.chain, sequence.tokens[want - 1], sequence.tokens[:want]
+        last, head = sequence.tokens[want - 1], sequence.tokens[:want]
         return any(
-            one.prefilling
-            and one.prefill_end >= want
-            and one.tokens[want - 1] == last
-            and one.request.publish
-            and one.request.chain == chain
-            and one.tokens[:want] == head
-            for one in running
+            one.prefill_end >= want and one.tokens[want - 1] == last and one.tokens[:want] == head for one in siblings
         )

@@ -17,6 +17,7 @@ from trieway.meta_tree.ids import Reject
 from trieway.worker.core.admission import Admission
 from trieway.worker.core.counters import Counters
 from trieway.worker.core.kv import KV
+from trieway.worker.core.leap import advance, steady_steps
 from trieway.worker.core.policies import Rng
 from trieway.worker.core.rates import StepRates
 from trieway.worker.core.sequence import (
@@ -286,6 +287,31 @@ class Scheduler:
                 self._counters.cancelled += 1
             self._end(tracked)
         return tuple(dropped)
+
+    # Several steps at once
+
+    def steady_steps(self) -> int:
+        """How many of the coming steps could be taken by one `leap`: in them nobody is admitted, prefilled, preempted
+        or finished, and nothing is evicted. 0 while a plan is open. Counts tokens alone: stop tokens are the caller's."""
+        admission = self._admission
+        admits = admission.waiting and admission.worthwhile and len(self._running) < self.config.running_max
+        return 0 if admits or self._open is not None else steady_steps(self._running, self.kv)
+
+    def leap(self, sampled: Mapping[str, Sequence[int]], began_at: float, ends: Sequence[float]) -> None:
+        """Takes len(ends) steady steps (at least one); afterwards all is as after as many plans and commits.
+
+        sampled: of each running request at least so many tokens, none of them a stop token. ends: when each step ended.
+        """
+        steps = len(ends)
+        assert 0 < steps <= self.steady_steps(), "these steps are not all steady"
+        advance(self._running, self.kv, steps, sampled)
+        decodes = len(self._running)
+        for began, ended in zip((began_at, *ends), ends, strict=False):
+            self._rates.observe(0, decodes, ended - began)
+            self._opened_at = began
+        self._steps += steps
+        self._counters.computed_tokens += steps * decodes
+        self._counters.generated_tokens += steps * decodes
 
     def _close(self, plan: Plan) -> None:
         assert plan is self._open, "not the open plan"

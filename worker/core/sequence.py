@@ -31,8 +31,8 @@ class SchedulerConfig:
     running_max: int = 64
     waiting_max: int = 512
     policy: PolicyName = "lpm"
-    wait_max_s: float = 2.0
-    """A request that has waited longer goes first, and none may pass it."""
+    wait_max_s: float = 10.0
+    """A request that has waited so long goes first, and none may pass it. With longer queues than this, lpm is fcfs."""
     prefix_cache: bool = True
     lpm_waiting_max: int = 128
     """With more waiting, lpm becomes fcfs: ranking would cost more than it gives."""
