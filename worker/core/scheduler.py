@@ -291,8 +291,8 @@ class Scheduler:
     # Several steps at once
 
     def steady_steps(self) -> int:
-        """How many of the coming steps could be taken by one `leap`: in them nobody is admitted, prefilled, preempted
-        or finished, and nothing is evicted. 0 while a plan is open. Counts tokens alone: stop tokens are the caller's."""
+        """How many of the coming steps one `leap` could take: in them nobody is admitted, prefilled, preempted or
+        finished, and nothing is evicted. 0 while a plan is open. Counts tokens alone: stop tokens are the caller's."""
         admission = self._admission
         admits = admission.waiting and admission.worthwhile and len(self._running) < self.config.running_max
         return 0 if admits or self._open is not None else steady_steps(self._running, self.kv)
