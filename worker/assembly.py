@@ -19,35 +19,28 @@ from trieway.serving.auth import KeyRing
 from trieway.serving.chat_template import RENDERER_VERSION, ChatTemplate, template_digest
 from trieway.serving.config import ConfigError, WorkerConfig
 from trieway.serving.handshake import ModelCard, group_id, vocabulary_digest
-from trieway.worker.admin import Admin
+from trieway.worker import admin, prompts
 from trieway.worker.core.memory import GeneratedMemory
 from trieway.worker.core.scheduler import Scheduler
 from trieway.worker.core.sequence import SchedulerConfig
 from trieway.worker.engine import Engine
 from trieway.worker.feed import HEARTBEAT_S
 from trieway.worker.intake import Intake
-from trieway.worker.prompts import Prompts
 from trieway.worker.server import build_app
 from trieway.worker.service import Service
 from trieway.worker.stepper import Runner, Stepper
 from trieway.worker.transcript import Vocabulary
 
 
-class Codec(Protocol):
+class Codec(prompts.Codec, admin.Decoder, Protocol):
     """The tokenizer; `trieway.worker.tokenizer.Tokenizer` is the real one. `bos_text` is '' where none is added."""
 
-    @property
-    def token_bytes(self) -> Sequence[bytes]: ...
     @property
     def special_ids(self) -> frozenset[int]: ...
     @property
     def eos_ids(self) -> frozenset[int]: ...
     @property
     def bos_text(self) -> str: ...
-
-    def encode_bytes_checked(self, text: str) -> tuple[list[int], int]: ...
-    def canonical_of_ids(self, ids: Sequence[int]) -> int: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +82,7 @@ def build(
     table = model.codec.token_bytes
     card = _card(config, model, key=key, epoch=epoch)
     memory = GeneratedMemory(config.generated_memory_bytes_max, table) if config.prefix_cache else None
-    prompts = Prompts(model.codec, key, memory, context_tokens=card.context_tokens)
+    reader = prompts.Prompts(model.codec, key, memory, context_tokens=card.context_tokens)
     stepper = Stepper(
         scheduler=_scheduler(config, card.context_tokens, table),
         runner=model.runner,
@@ -102,11 +95,11 @@ def build(
         engine=Engine(stepper, samples_max=config.running_max + config.waiting_max),
         state=stepper.state(),
         publisher=Publisher(epoch=epoch, seed_id=key.seed_id, group=card.group, ring_events_max=config.ring_events_max),
-        prompts=prompts,
+        prompts=reader,
         intake=Intake(
             card=card,
             template=model.template,
-            prompts=prompts,
+            prompts=reader,
             key=key,
             ring=ring,
             completions_max=config.completions_max,
@@ -116,8 +109,8 @@ def build(
         clock=clock,
         heartbeat_s=heartbeat_s,
     )
-    admin = Admin(service, model.codec, ring, key.feed_token, started_s=time.time())
-    app = build_app(service, admin, key.feed_token, body_max_bytes=config.body_max_bytes)
+    routes = admin.Admin(service, model.codec, ring, key.feed_token, started_s=time.time())
+    app = build_app(service, routes, key.feed_token, body_max_bytes=config.body_max_bytes)
     return Built(service=service, app=app, stepper=stepper)
 
 

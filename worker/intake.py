@@ -111,7 +111,7 @@ class Intake:
             [
                 await self._prompts.from_text(prompt, chain, prefix=before)
                 if isinstance(prompt, str)
-                else self._prompts.from_ids(prompt, chain)
+                else await self._prompts.from_ids(prompt, chain)
                 for prompt in request.prompts
             ]
         )

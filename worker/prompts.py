@@ -95,7 +95,7 @@ class Prompts:
             raise BadRequest("the prompt has no tokens", param=param)
         return Prompt(chain=chain, tokens=tuple(tokens), canonical=canonical, text=raw, shown=text)
 
-    def from_ids(self, ids: Sequence[int], chain: Chain) -> Prompt:
+    async def from_ids(self, ids: Sequence[int], chain: Chain) -> Prompt:
         """
         Raises:
             BadRequest: empty, an id outside the vocabulary, or longer than the context.
@@ -107,10 +107,14 @@ class Prompts:
         if min(ids) < 0 or max(ids) >= len(self._table):
             raise BadRequest(f"token ids are 0 to {len(self._table) - 1} for this model", param="prompt")
         text = b"".join(map(self._table.__getitem__, ids))
+        if len(text) <= INLINE_TEXT_BYTES_MAX:
+            canonical = self._codec.canonical_of_ids(ids)
+        else:
+            canonical = await asyncio.to_thread(self._codec.canonical_of_ids, ids)
         return Prompt(
             chain=chain,
             tokens=tuple(ids),
-            canonical=self._codec.canonical_of_ids(ids),
+            canonical=canonical,
             text=text,
             shown=text.decode(errors="replace"),
         )

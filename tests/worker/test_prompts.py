@@ -44,6 +44,8 @@ def test_a_long_text_takes_the_same_path_on_another_thread() -> None:
     text = "the " * INLINE_TEXT_BYTES_MAX
     prompts = new(context_tokens=100_000)
     assert read(prompts, text).tokens == tuple(encode(text))
+    ids = [*encode(text), ord("t"), ord("h")]
+    assert asyncio.run(prompts.from_ids(ids, prompts.chain(Namespace()))).canonical == len(ids) - 2
 
 
 def test_generated_text_comes_back_as_its_own_tokens() -> None:
@@ -73,11 +75,11 @@ def test_what_is_taken_never_ends_inside_a_character(cut: int) -> None:
 def test_a_path_after_unusual_ids_is_not_remembered() -> None:
     prompts = new()
     ids = [ord(char) for char in "the "]
-    odd = prompts.from_ids(ids, prompts.chain(Namespace()))
+    odd = asyncio.run(prompts.from_ids(ids, prompts.chain(Namespace())))
     assert odd.canonical < len(ids)
     prompts.remember(odd, "he", [ord("h"), ord("e")])
     assert read(prompts, "the he").tokens == tuple(encode("the he"))
-    usual = prompts.from_ids(encode("the "), prompts.chain(Namespace()))
+    usual = asyncio.run(prompts.from_ids(encode("the "), prompts.chain(Namespace())))
     assert (usual.canonical, usual.shown) == (1, "the ")
     prompts.remember(usual, "he", [ord("h"), ord("e")])
     assert read(prompts, "the he").tokens == (*encode("the "), ord("h"), ord("e"))
@@ -98,7 +100,7 @@ def test_any_path_spells_its_text(prompt: str, answer: str, data: st.DataObject)
 def test_unusable_ids(ids: list[int]) -> None:
     prompts = new()
     with pytest.raises(BadRequest) as refused:
-        prompts.from_ids(ids, prompts.chain(Namespace()))
+        asyncio.run(prompts.from_ids(ids, prompts.chain(Namespace())))
     assert refused.value.param == "prompt"
 
 
