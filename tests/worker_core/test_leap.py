@@ -37,19 +37,16 @@ def single(scheduler: Scheduler, outputs: dict[str, list[int]], now: float, took
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 8])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_leap_is_as_many_steps(seed: int, page_size: int) -> None:
     rng = random.Random(seed)
-    settings = {
-        "page_size": page_size,
-        "kv_tokens": (kv_tokens := rng.choice([400, 20_000])),
-        "running_max": rng.choice([2, 8]),
-    }
+    kv_tokens = rng.choice([400, 4000])
+    settings = {"page_size": page_size, "kv_tokens": kv_tokens, "running_max": rng.choice([2, 8])}
     one, other = (new_scheduler(seed, batch_tokens_max=16, **settings) for _ in range(2))
     paths: dict[str, list[int]] = {}
     now, leaps = 0.0, 0
-    for turn in range(60):
-        for count in range(rng.randrange(3) if turn < 40 else 0):
+    for turn in range(150):
+        for count in range(rng.choice([0, 0, 0, 2]) if turn < 120 else 0):
             name = f"r{turn}.{count}"
             tokens = [rng.randrange(8, 12) for _ in range(rng.randrange(1, 30))]
             new = rng.randrange(1, 30)
