@@ -99,15 +99,18 @@ class Dispatcher:
             log.debug("%d by %s (%s) in %.3f s", status, tally.worker or "nobody", tally.reason or "refused", took)
 
     async def _answer(self, request: HotRequest, identity: str, reply: Reply, tally: Tally) -> None:
+        started = self._clock()
         question = await self.asker.ask(request, identity)
         until = asyncio.get_running_loop().time() + self._patience.total_s
         failed: Failed | None = None
         tried: frozenset[WorkerId] = frozenset()
         for number in range(1, self._attempts_max + 1):
             found = self._decide(question, tried)
+            if number == 1:
+                self._metrics.decided(self._clock() - started)
             if isinstance(found, Reject):
                 if failed is None or found.reason == Rejection.QUEUES_FULL:
-                    raise rejection(found, question.model)
+                    raise rejection(found, question.model, self._links.fresh)
                 break
             query, choice = found
             tally.worker, tally.reason, tally.attempts = choice.worker, choice.reason, number
@@ -123,8 +126,7 @@ class Dispatcher:
 
     def _decide(self, question: Question, tried: frozenset[WorkerId]) -> tuple[Query, Choice] | Reject:
         now = self._clock()
-        with self._metrics.decision():
-            return best_of(lambda query: self._core.choose(query, now), question.queries, tried)
+        return best_of(lambda query: self._core.choose(query, now), question.queries, tried)
 
     async def _attempt(
         self, question: Question, query: Query, choice: Choice, number: int, reply: Reply, until: float
@@ -181,10 +183,10 @@ def _milder(one: Reject, other: Reject) -> Reject:
     return max(one, other, key=lambda reject: _SEVERITY.index(Rejection(reject.reason)))
 
 
-def rejection(reject: Reject, model: str) -> ApiError:
-    """The error that a client gets for a decision against it."""
+def rejection(reject: Reject, model: str, fresh: int = 0) -> ApiError:
+    """The error that a client gets for a decision against it. `fresh`: workers that have not said what they serve."""
     match Rejection(reject.reason):
-        case Rejection.UNKNOWN_MODEL:
+        case Rejection.UNKNOWN_MODEL if not fresh:
             return NotFound.model(model)
         case Rejection.QUEUES_FULL:
             return Busy(

@@ -32,6 +32,8 @@ REFUSED_PROBES = 4
 SHORT_FEED_S = 0.5
 """Least time between two openings of a feed."""
 MODELS_EVERY_S = 15.0
+TURN_S = 0.002
+"""A feed lets requests pass after so much work: a snapshot must not hold up everybody."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,8 +159,13 @@ class Follower:
         silence_max_s = self._pace.heartbeat_timeout_s
         async with self._api.feed(link.url, since, epoch, silence_max_s=silence_max_s) as batches:
             async for frames in batches:
+                turn_ends = self._clock() + TURN_S
                 for frame in frames:
-                    self.perform(core.feed_frame(link.worker, frame, self._clock()))
+                    now = self._clock()
+                    self.perform(core.feed_frame(link.worker, frame, now))
+                    if now > turn_ends:
+                        await asyncio.sleep(0)
+                        turn_ends = self._clock() + TURN_S
 
     def _enrol(self, card: ModelCard) -> None:
         """Tells the core of a worker that is new, back, or no longer what it was."""

@@ -45,8 +45,9 @@ class Responder(Protocol):
 class HotPath(Protocol):
     """Serves completions requests.
 
-    `serve` answers everything, errors too, through the responder. Its caller cancels it when the client goes away;
-    whatever was booked is released by then.
+    `serve` answers everything, errors too, through the responder; if it returns before the last write, the answer
+    broke and the connection must be closed. Its caller cancels it when the client goes away; whatever was booked is
+    released by then.
     """
 
     async def serve(self, request: HotRequest, out: Responder) -> None: ...

@@ -167,6 +167,11 @@ class Links:
         self._links.pop(worker, None)
         self.regroup()
 
+    @property
+    def fresh(self) -> int:
+        """Workers that have not answered yet."""
+        return sum(link.state is LinkState.NEW for link in self._links.values())
+
     def groups_of(self, model: str) -> tuple[Group, ...]:
         """The groups that serve `model`, by name or alias."""
         return self._by_model.get(model, ())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from trieway.router.core import Readiness, RouterCore, WorkerRow, WorkerState
-from trieway.router.links import Link, Links, LinkState
+from trieway.router.links import Link, Links
 
 
 def workers(core: RouterCore, links: Links, now: float) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def readiness(core: RouterCore, links: Links, began_at: float, now: float) -> Re
     """The core's readiness, with the workers counted that have not answered yet: a router that has just started must
     not call its index whole because it has asked nobody."""
     ready = replace(core.ready(now), workers=len(links))
-    fresh = sum(link.state is LinkState.NEW for link in links)
+    fresh = links.fresh
     if not fresh:
         return ready
     fed = [row.synced for row in core.workers(now) if row.has_feed and row.state is not WorkerState.GONE]

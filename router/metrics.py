@@ -5,9 +5,7 @@ Keeps true: no label holds user text: workers, fixed words and status codes only
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -52,7 +50,10 @@ class RouterMetrics:
             registry=self.registry,
         )
         self._decision = Histogram(
-            "trieway_router_decision_seconds", "Time of one decision", buckets=_FAST_S, registry=self.registry
+            "trieway_router_decision_seconds",
+            "From the whole request to the choice of its worker: read, render, hash, match, choose",
+            buckets=_FAST_S,
+            registry=self.registry,
         )
         self._ttft = Histogram(
             "trieway_router_ttft_seconds", "Time to first token", ("worker",), buckets=_SLOW_S, registry=self.registry
@@ -93,14 +94,9 @@ class RouterMetrics:
         for metric in (self._requests, self._failed, self._broken, self._ttft):
             metric.remove_by_labels({"worker": worker})
 
-    @contextmanager
-    def decision(self) -> Iterator[None]:
-        """Times one decision."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._decision.observe(time.perf_counter() - started)
+    def decided(self, seconds: float) -> None:
+        """A request was read and a worker chosen."""
+        self._decision.observe(seconds)
 
     def watch(
         self, rows: Callable[[], Iterable[WorkerRow]], tree: Callable[[], dict[str, object]], share: Callable[[], float]

@@ -36,9 +36,10 @@ class Reply:
         await self._out.write(data, last=last)
 
     async def cut(self, event: bytes) -> None:
-        """Ends an answer that broke: with `event` where the client reads events, else just short of its length."""
-        if not self.ended:
-            await self.write(event if self.event_stream else b"", last=True)
+        """Ends an answer that broke: with `event` where the client reads events; anything else is left without an end,
+        for an orderly one would make it look whole."""
+        if self.event_stream and not self.ended:
+            await self.write(event, last=True)
 
     async def error(self, error: ApiError, request_id: str, attempts: int | None = None) -> None:
         """Answers with an error; the answer must not have started."""

@@ -8,6 +8,7 @@ returns a half-read connection to the pool. Does not know about workers, booking
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from functools import lru_cache
 from types import SimpleNamespace
@@ -149,7 +150,7 @@ class Upstream:
                     total=None, sock_connect=self._connect_timeout_s, sock_read=silence_max_s
                 ),
             )
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _translate(error, reused=note.reused) from error
         return Exchange(response)
 
@@ -179,9 +180,14 @@ class Upstream:
         await self._session.close()
 
 
-@lru_cache(maxsize=4096)
 def _url(base_url: str, target: str) -> URL:
-    return URL(base_url.rstrip("/") + target, encoded=True)
+    # A query is the client's own text: remembering those would let clients fill the memory.
+    return _plain_url(base_url, target) if "?" not in target else URL(base_url + target, encoded=True)
+
+
+@lru_cache(maxsize=4096)
+def _plain_url(base_url: str, target: str) -> URL:
+    return URL(base_url + target, encoded=True)
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
@@ -197,11 +203,16 @@ def _multidict(headers: HeaderList, body: bytes | None) -> CIMultiDict[str]:
         out["content-length"] = str(len(body))
     for name, value in headers:
         try:
-            out.add(name.decode("ascii"), value.decode("utf-8"))
+            text = value.decode("utf-8")
         except UnicodeDecodeError:
-            # The client library writes UTF-8 only; a header in another encoding cannot be passed on unchanged.
-            continue
+            continue  # the client library writes UTF-8 only: another encoding cannot be passed on unchanged
+        if text.isprintable() or not _CONTROL.search(text):
+            out.add(name.decode("ascii"), text)
     return out
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Never legal in a header's value; the client library refuses the whole request for one."""
 
 
 async def _note_reuse(_session: object, context: SimpleNamespace, _params: object) -> None:

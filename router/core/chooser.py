@@ -26,6 +26,7 @@ class Weighed:
     """A query with its candidates' costs and chances."""
 
     job: Job
+    matched: tuple[int, int]
     rows: tuple[CostRow, ...]
     chances: tuple[float, ...]
 
@@ -39,6 +40,7 @@ class Weighed:
             predicted_ttft_ms=row.ttft_ms,
             reason=self._reason(row, available, policy),
             available_tokens=available,
+            matched=self.matched,
             rows=self.rows,
         )
 
@@ -88,18 +90,19 @@ class Chooser:
         if query.group is not None and query.hashes and query.reuse_max != 0:
             held = self._view.match(query.group, query.hashes)
         able = self._shortened(able, held)
-        job = self._size(query, held, now)
+        matched = max(((entry.blocks, entry.usable[-1]) for entry in held.values()), default=(0, 0))
+        job = self._size(query, matched, now)
         rows = cost_rows(self._config, job, [self._candidate(member, held, now) for member in able], now)
         chances = self._policy.chances(rows)
         return Weighed(
             job=job,
+            matched=matched,
             rows=tuple(replace(row, probability=chance) for row, chance in zip(rows, chances, strict=True)),
             chances=tuple(chances),
         )
 
-    def _size(self, query: Query, held: Mapping[WorkerId, Held], now: float) -> Job:
+    def _size(self, query: Query, matched: tuple[int, int], now: float) -> Job:
         """How long the prompt is, and how much of it may be reused."""
-        known = deepest(held)
         named = self._members.named(query.model)
         ratio = named[0].pool.bytes_per_token.value if named else self._config.prior_bytes_per_token
         return size_job(
@@ -108,8 +111,8 @@ class Chooser:
             prompt_tokens=query.prompt_tokens,
             reuse_max=query.reuse_max,
             max_tokens=query.max_tokens,
-            deepest=known,
-            heat=self._heat.at(fork(query.hashes, known[0]), now),
+            matched=matched,
+            heat=self._heat.at(fork(query.hashes, matched[0]), now),
             bytes_per_token=ratio,
         )
 
@@ -193,11 +196,6 @@ class Chooser:
             page_size=member.page_size,
             running_max=member.running_max,
         )
-
-
-def deepest(held: Mapping[WorkerId, Held]) -> tuple[int, int]:
-    """(blocks, usable tokens) of the longest match anywhere."""
-    return max(((entry.blocks, entry.usable[-1]) for entry in held.values()), default=(0, 0))
 
 
 def fork(hashes: Sequence[int], blocks: int) -> int | None:

@@ -67,6 +67,9 @@ class CoreConfig:
     heat_forks_max: int = 8192
     heat_weight: float = 0.5
     """Share of those requests that is counted on; 0: no copy but under load."""
+    work_weight: float = 0.3
+    """Share of the uncached work that counts once more, for it keeps the worker from everybody else: of two places as
+    soon, the one that need not compute is better."""
     displaced_weight: float = 1.0
     """What each token counts that must be evicted to make room for this prompt, in tokens to compute: a full cache
     holds mostly what somebody will ask for again. 0: eviction is free."""

@@ -11,7 +11,7 @@ from trieway.meta_tree.digest import Digest
 from trieway.meta_tree.frames import Frame
 from trieway.meta_tree.ids import GroupId, Reject, WorkerId
 from trieway.meta_tree.view import View
-from trieway.router.core.chooser import Chooser, deepest, fork
+from trieway.router.core.chooser import Chooser, fork
 from trieway.router.core.config import CoreConfig
 from trieway.router.core.feeds import Feeds
 from trieway.router.core.heat import Heat
@@ -194,17 +194,15 @@ class RouterCore:
         )
         self._members[choice.worker].breaker.booked(booking.id, now)
         if query.group is not None and query.hashes and query.reuse_max != 0:
-            self._expect(query, booking, now)
+            self._expect(query, choice, booking, now)
         return booking
 
-    def _expect(self, query: Query, booking: Booking, now: float) -> None:
+    def _expect(self, query: Query, choice: Choice, booking: Booking, now: float) -> None:
         """Siblings that come before the worker's events shall find this prompt."""
         assert query.group is not None
-        held = self._view.match(query.group, query.hashes)
-        known = deepest(held)
-        if known[0]:
-            self._heat.used(fork(query.hashes, known[0]), now)
-        usable = EvenTokens(len(query.hashes), known, booking.prompt_tokens, query.prompt_bytes)
+        if choice.matched[0]:
+            self._heat.used(fork(query.hashes, choice.matched[0]), now)
+        usable = EvenTokens(len(query.hashes), choice.matched, booking.prompt_tokens, query.prompt_bytes)
         self._speculations.begin(booking.id, booking.worker, query.hashes, usable, now)
         self._view.touch(query.group, query.hashes, now)
 

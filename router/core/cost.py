@@ -1,9 +1,10 @@
 """The cost of sending a request to a worker, in predicted milliseconds, term by term.
 
-`ttft = queue + prefill + reload + interference`. The cost adds what later requests will feel: running decodes lengthen
-the answer, a full cache must evict, an uneven flow of new work fills one cache; and it takes off what a copy of a hot
-prefix will spare them. Keeps true: every term is finite and at least 0, more cached tokens never cost more, and
-there is no threshold at which affinity is dropped. Does not choose (policies.py) and changes nothing.
+`ttft = queue + prefill + reload + interference`. The cost adds what others and later requests will feel: running
+decodes lengthen the answer, work keeps the worker from others, a full cache must evict, an uneven flow of new work fills
+one cache; and it takes off what a copy of a hot prefix will spare them. Keeps true: every term is finite and at least 0,
+more cached tokens never cost more, and there is no threshold at which affinity is dropped. Does not choose (policies.py)
+and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -57,12 +58,12 @@ def size_job(
     prompt_tokens: int | None,
     reuse_max: int | None,
     max_tokens: int | None,
-    deepest: tuple[int, int],
+    matched: tuple[int, int],
     heat: float,
     bytes_per_token: float,
 ) -> Job:
-    """deepest: (blocks, usable tokens) of the longest match anywhere; it says exactly how long that part is."""
-    blocks, usable = deepest
+    """matched: (blocks, usable tokens) of the longest match anywhere; it says exactly how long that part is."""
+    blocks, usable = matched
     rest_bytes = max(prompt_bytes - blocks * BLOCK_BYTES, 0)
     if prompt_tokens is None:
         # At least one token lies beyond a match that ends before the prompt does.
@@ -109,6 +110,7 @@ def _row(config: CoreConfig, job: Job, candidate: Candidate, shared_by: float, n
     decode_ms = config.decode_weight * job.output_tokens * candidate.decode.ms_per_unit * decoding
     ttft_ms = queue_ms + prefill_ms + reload_ms + interference_ms
     copied_ms = max(job.shared_tokens - cached, 0) * slope * (1.0 - 1.0 / shared_by)
+    work_ms = config.work_weight * (slope * uncached - copied_ms)
     displaced_ms = 0.0
     if candidate.load is not None:
         displaced_ms = config.displaced_weight * max(uncached - candidate.load.kv_free_tokens, 0) * slope
@@ -127,11 +129,12 @@ def _row(config: CoreConfig, job: Job, candidate: Candidate, shared_by: float, n
         reload_ms=reload_ms,
         interference_ms=interference_ms,
         decode_ms=decode_ms,
+        work_ms=work_ms,
         copied_ms=copied_ms,
         displaced_ms=displaced_ms,
         spread_ms=0.0,
         ttft_ms=ttft_ms,
-        cost_ms=ttft_ms + decode_ms - copied_ms + displaced_ms,
+        cost_ms=ttft_ms + decode_ms + work_ms + displaced_ms - copied_ms,
         error_ms=(variance + config.cost_error_ms**2) ** 0.5,
         booked=len(book.open) + book.foreign_requests,
         last_booked=book.last_booked,

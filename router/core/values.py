@@ -107,6 +107,8 @@ class CostRow:
     """Weighted slow-down of the answer's tokens compared with an idle worker; no part of the time to first token."""
     spread_ms: float
     """What recent new work in excess of the peers' counts; no part of the time to first token."""
+    work_ms: float
+    """Weighted uncached work, for it is taken from everybody; no part of the time to first token."""
     copied_ms: float
     """Part of the prefill that later requests for the same hot prefix will be spared; taken off the cost."""
     displaced_ms: float
@@ -114,7 +116,7 @@ class CostRow:
     ttft_ms: float
     """queue + prefill + reload + interference."""
     cost_ms: float
-    """ttft + decode + displaced + spread - copied: what cache_aware minimises."""
+    """ttft + decode + work + displaced + spread - copied: what cache_aware minimises."""
     error_ms: float
     """One standard error of `cost_ms`."""
     booked: int
@@ -143,6 +145,8 @@ class Choice:
     """Short and enumerable, fit for a metric's label: `prefix`, `tie`, `cold`, `only`, or the policy's name."""
     available_tokens: int
     """Most tokens that any candidate holds."""
+    matched: tuple[int, int]
+    """(blocks, usable tokens) of the longest match anywhere."""
     rows: tuple[CostRow, ...]
 
     @property

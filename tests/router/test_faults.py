@@ -73,6 +73,23 @@ async def test_an_answer_that_is_not_streamed_may_break_anywhere() -> None:
 
 
 @in_loop
+async def test_an_answer_too_long_to_hold_that_breaks_does_not_look_whole() -> None:
+    async def long(worker: FakeWorker, seen: Seen, wire: Wire) -> None:
+        await wire.begin({"content-type": "application/json"})
+        for _ in range(3):
+            await wire.chunk(b"x" * 50_000)
+            await asyncio.sleep(0.02)
+        wire.cut()
+
+    worker = FakeWorker()
+    worker.answer = long
+    async with routed(worker, response_max_bytes=65536) as client:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await client.complete()
+        assert client.router.core.workers(time.monotonic())[0].errors == 1
+
+
+@in_loop
 async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
     worker = FakeWorker()
     worker.answer = cuts_midway

@@ -247,14 +247,19 @@ async def test_asgi_passes_a_cancel_from_outside_on() -> None:
 
 
 @in_loop
-async def test_a_reply_that_started_is_cut_without_an_event_where_nobody_reads_events() -> None:
+async def test_a_reply_that_breaks_is_left_without_an_end_where_nobody_reads_events() -> None:
     kept = Kept()
     reply = Reply(kept)
     await reply.start(200, [(b"content-type", b"application/json")])
     await reply.cut(b"event: error\n\n")
-    assert (kept.body, kept.ended) == (b"", True)
+    assert (kept.body, kept.ended) == (b"", False)
+
+    events = Kept()
+    reply = Reply(events)
+    await reply.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+    await reply.cut(b"event: error\n\n")
     await reply.cut(b"again")
-    assert kept.body == b""
+    assert (events.body, events.ended) == (b"event: error\n\n", True)
 
 
 @in_loop
