@@ -1,10 +1,10 @@
 """The cost of sending a request to a worker, in predicted milliseconds, term by term.
 
 `ttft = queue + prefill + reload + interference`. The cost adds what others and later requests will feel: running
-decodes lengthen the answer, work keeps the worker from others, a full cache must evict, an uneven flow of new work fills
-one cache; and it takes off what a copy of a hot prefix will spare them. Keeps true: every term is finite and at least 0,
-more cached tokens never cost more, and there is no threshold at which affinity is dropped. Does not choose (policies.py)
-and changes nothing.
+decodes lengthen the answer, work keeps the worker from others, a full cache must evict, an uneven flow of new work
+fills one cache; and it takes off what a copy of a hot prefix will spare them. Keeps true: every term is finite and at
+least 0, more cached tokens never cost more, and there is no threshold at which affinity is dropped. Does not choose
+(policies.py) and changes nothing.
 """
 
 from collections.abc import Sequence

@@ -172,6 +172,7 @@ class ModelWorker:
         self.running: list[Job] = []
         self.computed_tokens = 0
         self.step_s = 0.0
+        self.measured_rate = 0.0
 
     def crash(self) -> None:
         self.up = False
@@ -189,7 +190,7 @@ class ModelWorker:
         return WorkerLoad(
             running=len(self.prefilling) + len(self.running), waiting=len(self.waiting),
             waiting_tokens=waiting + sum(job.left for job in self.prefilling),
-            running_tokens=sum(job.tokens for job in self.running), prefill_tokens_per_s=0.0,
+            running_tokens=sum(job.tokens for job in self.running), prefill_tokens_per_s=self.measured_rate,
             decode_step_ms=self.step_s * 1e3, kv_free_tokens=(self.capacity - held) * BLOCK_TOKENS,
             kv_cached_tokens=held * BLOCK_TOKENS, kv_total_tokens=self.capacity * BLOCK_TOKENS,
         )  # fmt: skip
@@ -237,6 +238,8 @@ class ModelWorker:
         took = self.overhead_s + tokens / self.rate + self.decode_s * len(decodes)
         if self.noise is not None:
             took *= 1.0 + 0.1 * (self.noise.random() - 0.5)
+        if tokens:
+            self.measured_rate += (0.2 if self.measured_rate else 1.0) * (tokens / took - self.measured_rate)
         if decodes:
             self.step_s = self.overhead_s + self.decode_s * len(decodes)
         self.busy = True
