@@ -18,7 +18,7 @@ endif
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help up install test check format verify bench sim gpu-smoke demo clean
+.PHONY: help up install test check format verify bench report-schema sim gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
 
 bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
 	$(BIN)/python -m tests.tools.bench
+
+report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of the report
+	$(BIN)/python -m tests.tools.report_schema
 
 sim: $(VENV)/.dev ## the fleet simulation on more seeds (SEEDS=500)
 	TRIEWAY_SIM_SEEDS=$(or $(SEEDS),500) $(PYTEST) -q -s --timeout 3600 tests/simulation

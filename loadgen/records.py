@@ -13,6 +13,8 @@ OK = "ok"
 """The status of a call that was answered to its end; any other status is the kind of its error, fit for a label."""
 ABANDONED = "abandoned"
 """Never sent: a call that it waits for had failed."""
+INTERRUPTED = "interrupted"
+"""In flight or not yet sent when the run was cut short; left out of every figure."""
 
 Gaps = tuple[tuple[float, int], ...]
 
