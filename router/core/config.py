@@ -24,7 +24,7 @@ class CoreConfig:
     """Open bookings of the whole router; beyond it `choose` rejects."""
     worker_bookings_max: int = 1024
     """Open bookings of one worker; a worker at the bound is not chosen."""
-    speculations_max: int = 65_536
+    speculations_max: int = 16_384
     """Speculative prefixes alive at once; beyond it a booking goes without one."""
 
     # Prior rates: used before anything is measured and again after a time without traffic.

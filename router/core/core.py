@@ -161,6 +161,7 @@ class RouterCore:
     def tick(self, now: float) -> list[CoreEffect]:
         """Time passes: silent feeds, speculations past their end. Call some four times a second."""
         self._speculations.expire(now)
+        self._view.sweep()
         return self._feeds.tick(now)
 
     # A request's life: choose, book, receipt, release.

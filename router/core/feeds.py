@@ -55,10 +55,9 @@ class Feeds:
             member.gone = False
         if member.gone:
             return []  # what a dead process had still on the wire
-        before = subscriber.epoch
         effects: list[CoreEffect] = []
         for effect in subscriber.handle(frame, now):
-            effects += self._perform(member, subscriber, effect, before, now)
+            effects += self._perform(member, subscriber, effect, now)
         member.heard_at = now
         member.told_silent = False
         self._speculations.applied(member.worker, subscriber.number)
@@ -67,7 +66,7 @@ class Feeds:
         return effects
 
     def _perform(
-        self, member: Member, subscriber: feed.Subscriber, effect: feed.SubscriberEffect, before: int | None, now: float
+        self, member: Member, subscriber: feed.Subscriber, effect: feed.SubscriberEffect, now: float
     ) -> list[CoreEffect]:
         worker = member.worker
         match effect:
@@ -78,8 +77,9 @@ class Feeds:
                     self._view.apply(worker, effect.event)
             case feed.Reset():
                 self._view.reset_worker(worker)
-                if before is not None and effect.epoch != before:
+                if member.epoch is not None and effect.epoch != member.epoch:
                     self.new_incarnation(member, now)
+                member.epoch = effect.epoch
             case feed.LoadReport():
                 member.report(effect.load, self._config.step_tokens, now)
                 self._ledger.reconcile(worker, effect.load, now)
@@ -98,6 +98,7 @@ class Feeds:
         self._ledger.add_worker(member.worker, now)
         member.breaker = new_breaker(self._config)
         member.load = None
+        member.epoch = None
 
     def forget(self, member: Member) -> None:
         """Drop what is known of the worker's cache; the next stream begins with a snapshot."""

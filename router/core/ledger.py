@@ -7,6 +7,7 @@ routers' work, what it no longer has is done. Does not know rates or prefixes.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
 
 from trieway.meta_tree.frames import WorkerLoad
@@ -16,6 +17,10 @@ from trieway.router.core.values import Booking
 
 ARRIVAL_S = 0.25
 """A booking younger than this may not have reached the worker when it counted its load."""
+STEP_S = 1.0
+"""A worker's numbers may be as old as its last step: what ended since then may still be in them."""
+RECENT_MAX = 256
+"""First bytes and ends remembered for that."""
 BATCHED_SHARE = 0.25
 """A first byte sooner than this share of its predicted time, and of the time of the one before, came out of the same
 step as that one."""
@@ -53,9 +58,9 @@ class Book:
     """The open bookings of one worker incarnation."""
 
     __slots__ = (
-        "_credit_tokens", "_held_sample", "_inflow", "_inflow_at", "_since", "foreign_at", "foreign_requests",
-        "foreign_tokens", "last_booked", "last_first_byte_at", "open", "open_tokens", "pending", "pending_tokens",
-        "residence_ms",
+        "_begun", "_credit_tokens", "_ended", "_held_sample", "_inflow", "_inflow_at", "_since", "foreign_at",
+        "foreign_requests", "foreign_tokens", "last_booked", "last_first_byte_at", "open", "open_tokens", "pending",
+        "pending_tokens", "residence_ms",
     )  # fmt: skip
 
     def __init__(self, now: float, inflow_tokens: float) -> None:
@@ -69,6 +74,10 @@ class Book:
         self.foreign_requests = 0
         self.foreign_tokens = 0
         self.foreign_at = now
+        self._begun: deque[tuple[float, int]] = deque(
+            maxlen=RECENT_MAX
+        )  # first bytes lately, and their uncached tokens
+        self._ended: deque[float] = deque(maxlen=RECENT_MAX)  # ends lately
         self._credit_tokens = 0  # of pending: computed already, by the worker's own report
         self._since = now  # start of the progress not yet reported
         self._inflow = inflow_tokens
@@ -112,13 +121,16 @@ class Book:
         self._inflow_at = now
 
     def first_byte(self, booking_id: int, now: float) -> None:
+        self._begun.append((now, self.pending[booking_id]))
         self._drop_pending(booking_id)
         self._since = now
         self.last_first_byte_at = now
 
-    def closed(self, booking_id: int) -> None:
+    def closed(self, booking_id: int, now: float) -> None:
         self.open_tokens -= self.open.pop(booking_id)
+        self._ended.append(now)
         if booking_id in self.pending:
+            self._begun.append((now, self.pending[booking_id]))
             self._drop_pending(booking_id)
 
     def _drop_pending(self, booking_id: int) -> None:
@@ -128,8 +140,10 @@ class Book:
 
     def reconcile(self, load: WorkerLoad, arrived_tokens: int, now: float) -> None:
         """arrived_tokens: of our pending tokens, those that the worker must have counted."""
-        self.foreign_requests = max(load.running + load.waiting - len(self.open), 0)
-        self.foreign_tokens = max(load.waiting_tokens - self.pending_tokens, 0)
+        ended = sum(now - at <= STEP_S for at in self._ended)
+        begun = sum(tokens for at, tokens in self._begun if now - at <= STEP_S)
+        self.foreign_requests = max(load.running + load.waiting - len(self.open) - ended, 0)
+        self.foreign_tokens = max(load.waiting_tokens - self.pending_tokens - begun, 0)
         self.foreign_at = now
         self._credit_tokens = min(max(arrived_tokens - load.waiting_tokens, 0), self.pending_tokens)
         self._since = now
@@ -226,7 +240,7 @@ class Ledger:
         assert entry is not None, f"booking {booking_id} is not open: released twice, or never booked"
         self.closed_total += 1
         if entry.book is not None:
-            entry.book.closed(booking_id)
+            entry.book.closed(booking_id, now)
             if entry.first_byte_at is not None:
                 entry.book.residence_ms.observe((now - entry.first_byte_at) * 1e3)
         return entry

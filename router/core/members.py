@@ -23,7 +23,7 @@ class Member:
     """One worker. Its book lives in the ledger, its blocks in the view."""
 
     __slots__ = (
-        "_decode", "_prefill", "added_at", "aliases", "breaker", "context_tokens", "differing", "draining",
+        "_decode", "_prefill", "aliases", "breaker", "context_tokens", "differing", "draining", "epoch",
         "gaps_before", "gone", "group", "has_feed", "heard_at", "kv_tokens", "load", "load_at", "model", "page_size",
         "pool", "resyncs_before", "running_max", "subscriber", "told_silent", "url", "worker",
     )  # fmt: skip
@@ -41,10 +41,10 @@ class Member:
         self.running_max: int | None = None
         self.draining = False
         self.gone = False
-        self.added_at = now
         self.heard_at = now
         self.told_silent = False  # a silent feed is asked for again once per silence
         self.subscriber: Subscriber | None = None
+        self.epoch: int | None = None  # the process's, as last told; outlives the subscriber
         self.differing = 0  # digest buckets that differed when last compared
         self.gaps_before = 0  # counted by subscribers that were replaced
         self.resyncs_before = 0

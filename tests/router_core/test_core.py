@@ -343,6 +343,19 @@ def test_a_silent_feed_makes_a_suspect_then_a_blank() -> None:
     assert bench.row(A).blocks == 10
 
 
+def test_a_worker_that_restarted_in_silence_owes_nothing_of_before() -> None:
+    bench = Bench(A)
+    booking = bench.book()
+    bench.now += 16.0
+    bench.core.tick(bench.now)
+    assert bench.row(A).booked == 1
+    bench.connect(A, epoch=2)
+    assert bench.row(A).booked == 0
+    bench.core.release(booking.id, Outcome.WORKER_ERROR, bench.now)
+    bench.core.check()
+    assert bench.row(A).errors == 0
+
+
 def test_draining_workers_finish_what_they_have() -> None:
     bench = Bench(A, B)
     bench.store(A)

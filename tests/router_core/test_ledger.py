@@ -132,6 +132,20 @@ def test_other_routers_work_counts_and_is_worked_off() -> None:
     assert entry.foreign_left(2.0, 1000.0) == 0
 
 
+def test_what_has_just_ended_is_nobody_elses_work() -> None:
+    """The worker counted it before it ended, and the report came after."""
+    made = ledger(A)
+    ids = [book(made, A, 0.0, uncached=300) for _ in range(3)]
+    for id in ids:
+        made.first_byte(id, 5.0)
+    made.close(ids[0], 5.1)
+    made.reconcile(A, load(running=3, waiting_tokens=600), 5.2)
+    entry = made.book_of(A)
+    assert (entry.foreign_requests, entry.foreign_tokens) == (0, 0)
+    made.reconcile(A, load(running=3, waiting_tokens=600), 6.5)
+    assert (entry.foreign_requests, entry.foreign_tokens) == (1, 600)
+
+
 def test_inflow_fades_and_a_newcomer_starts_at_its_peers_mean() -> None:
     made = ledger(A, B)
     book(made, A, 0.0, uncached=1000)
