@@ -7,6 +7,7 @@ namespace, a prompt or a secret is: `seed` and `parent` come in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TypeAlias, cast
 
 import xxhash
@@ -33,7 +34,7 @@ def hash_chain_twin(data: bytes, seed: int, parent: int) -> list[int]:
 
 def _native() -> HashChain | None:
     try:
-        from trieway.kernels.native import _native as module
+        module = import_module("trieway.kernels.native._native")
     except ImportError:
         return None
     native = cast(HashChain, module.hash_chain)

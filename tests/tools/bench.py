@@ -95,9 +95,8 @@ def rendered(body: bytes) -> bytes:
 
 
 def decision() -> None:
-    print(
-        f"\nrouter decision, native hash: {block_hash.NATIVE is not None}; CPU us at {'':<14}200 B       16 KB      128 KB"
-    )
+    how = "native hash" if block_hash.NATIVE is not None else "hash twin"
+    print(f"\nrouter decision with the {how}, CPU us at{'200 B':>26}{'16 KB':>12}{'128 KB':>12}")
     rows: dict[str, list[float]] = {}
     for size in (200, 16_384, 131_072):
         body = chat_body(size)
