@@ -16,7 +16,7 @@ from trieway.router import listing
 from trieway.router.app import Control, build_app
 from trieway.router.asgi import RouterApp
 from trieway.router.core import CoreConfig, RouterCore, WorkerRow
-from trieway.router.discovery import Discovery, Static
+from trieway.router.discovery import Discovery, discovery_of
 from trieway.router.dispatch import Dispatcher
 from trieway.router.feeds import Pace
 from trieway.router.links import Links, Patience
@@ -99,7 +99,7 @@ class Router:
         )
         self.metrics.watch(self._rows, self._tree, lambda: control.readiness().share)
         self.app = RouterApp(self.dispatcher, build_app(control), body_max_bytes=config.body_max_bytes)
-        self._discovering = asyncio.ensure_future(self._discover(discovery or Static(config.workers)))
+        self._discovering = asyncio.ensure_future(self._discover(discovery or discovery_of(config)))
 
     async def _discover(self, discovery: Discovery) -> None:
         async for urls in discovery.watch():

@@ -6,8 +6,11 @@ know what is done with them (registry.py).
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
+
+from trieway.serving.config import RouterConfig
 
 
 class Discovery(Protocol):
@@ -27,3 +30,13 @@ class Static:
     async def watch(self) -> AsyncIterator[frozenset[str]]:
         """Yields the set once."""
         yield self._urls
+
+
+def discovery_of(config: RouterConfig) -> Discovery:
+    """The source that the configuration names. Raises ConfigError for what it lacks; imports only what it needs."""
+    if config.discover == "kubernetes":
+        from trieway.router.kubernetes_api import Cluster
+        from trieway.router.kubernetes_discovery import Kubernetes
+
+        return Kubernetes(Cluster.of(config), config.kubernetes_port_name, random.Random(config.seed))
+    return Static(config.workers)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from trieway.router.assembly import Router, Secrets
+from trieway.router.discovery import Discovery, discovery_of
 from trieway.router.registry import parse_url
 from trieway.serving import headers as names
 from trieway.serving.auth import check_bind
@@ -35,11 +36,12 @@ def run_router(config: RouterConfig) -> int:
     secrets = Secrets.load(config)
     check_bind(config.host, secrets.ring, allow_open=config.allow_open, published_secret=secrets.key.published)
     _check_urls(config.workers)
+    discovery = discovery_of(config)
     with listen(config.host, config.port) as listening:
         setup_logging(config.log_level, config.log_format, process="router")
         logging.getLogger("uvicorn.error").addFilter(_no_cancels)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(config, secrets, listening))
+            runner.run(serve(config, secrets, listening, discovery=discovery))
     return 0
 
 
@@ -49,10 +51,14 @@ def _no_cancels(record: logging.LogRecord) -> bool:
 
 
 async def serve(
-    config: RouterConfig, secrets: Secrets, listening: socket.socket, ready: Callable[[str], None] = print
+    config: RouterConfig,
+    secrets: Secrets,
+    listening: socket.socket,
+    ready: Callable[[str], None] = print,
+    discovery: Discovery | None = None,
 ) -> None:
     """Serves on `listening` until a signal. `ready` gets one line once connections are taken."""
-    router = Router(config, secrets)
+    router = Router(config, secrets, discovery)
     # What was made at start-up lives for ever: the collector need not walk it again.
     gc.freeze()
     try:

@@ -79,10 +79,16 @@ class Registry:
         return link
 
     def sync(self, urls: Iterable[str]) -> None:
-        """Follows discovery: new workers are added, those that it no longer names are drained. Others stay."""
+        """Follows discovery: new workers are added, those that it no longer names are drained. Others stay.
+
+        A worker that is named again while it drains is followed anew: it may be another process at the same address.
+        """
         named = {parse_url(url)[1]: url for url in urls}
-        for url in named.values():
-            self.add(url)
+        for worker in named.keys() - self._named:
+            link = self._links.find(worker)
+            if link is not None and link.draining:
+                self.remove(worker)
+            self.add(named[worker])
         for worker in self._named - set(named):
             if self._links.find(worker) is not None:
                 self.drain(worker)

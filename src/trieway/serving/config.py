@@ -16,6 +16,7 @@ MIB = 1024 * 1024
 
 WorkerPolicy = Literal["lpm", "fcfs", "random"]
 RouterPolicy = Literal["cache_aware", "longest_prefix", "least_loaded", "round_robin"]
+DiscoveryKind = Literal["static", "kubernetes", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["plain", "json"]
 
@@ -87,7 +88,17 @@ class RouterConfig(ServerConfig):
     """One router."""
 
     workers: Annotated[tuple[str, ...], Key("URL of a worker; repeat for more", flag="worker")] = ()
-    discover: Annotated[Literal["static"], Key("how workers are found")] = "static"
+    discover: Annotated[DiscoveryKind, Key("how workers are found")] = "static"
+    kubernetes_service: Annotated[str | None, Key("Service whose ready endpoints are the workers")] = None
+    kubernetes_namespace: Annotated[str | None, Key("its namespace; default: the pod's own")] = None
+    kubernetes_port_name: Annotated[str, Key("name of its port")] = "http"
+    kubernetes_api: Annotated[str | None, Key("URL of the API server; default: the pod's own cluster")] = None
+    kubernetes_token_file: Annotated[Path | None, Key("token for the API server; default: the pod's own")] = None
+    kubernetes_ca_file: Annotated[Path | None, Key("CA of the API server; default: the pod's own")] = None
+    ray_address: Annotated[
+        str | None, Key("Ray cluster of --discover ray; default: RAY_ADDRESS, or the one on this machine")
+    ] = None
+    ray_fleet: Annotated[str, Key("name of the fleet whose workers --discover ray finds")] = "trieway"
     policy: Annotated[RouterPolicy, Key("how a worker is chosen")] = "cache_aware"
     tree_bytes_max: Annotated[int, Key("memory of the meta-tree; the coldest blocks go first", least=MIB)] = 512 * MIB
     frame_bytes_max: Annotated[int, Key("largest frame taken from a feed", least=65536)] = 64 * MIB

@@ -1,0 +1,1 @@
+"""How routers find workers."""
