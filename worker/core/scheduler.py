@@ -323,6 +323,16 @@ class Scheduler:
         """True if anything waits or runs."""
         return bool(self._by_id)
 
+    @property
+    def running_ids(self) -> list[str]:
+        """The requests that run, by rank."""
+        return [one.request.id for one in self._running]
+
+    @property
+    def running_tokens(self) -> int:
+        """Context tokens of the requests that run, prompts and outputs."""
+        return sum([len(one.tokens) for one in self._running])
+
     def drain_events(self) -> list[CacheEvent]:
         """The cache events since the last call, in order. Call after each plan, commit, cancel, finish and flush."""
         return self.kv.cache.announcer.drain()
@@ -343,7 +353,7 @@ class Scheduler:
             running=len(self._running),
             waiting=len(self._admission.waiting),
             waiting_tokens=self._tokens_to_compute(),
-            running_tokens=sum(len(one.tokens) for one in self._running),
+            running_tokens=self.running_tokens,
             prefill_tokens_per_s=self._rates.prefill_tokens_per_s,
             decode_step_ms=self._rates.decode_step_s * 1e3,
             kv_free_tokens=self.kv.pool.free * page,
