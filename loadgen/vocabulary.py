@@ -110,8 +110,7 @@ class Workload:
 
     def check(self) -> None:
         """Prove what the module promises."""
-        seen: dict[str, frozenset[str]] = {}
-        session: dict[str, str] = {}
+        seen: dict[str, Call] = {}
         for call in self.calls:
             assert call.id not in seen, f"two calls are named {call.id!r}"
             assert (call.form == "chat") == bool(call.messages), f"{call.id}: messages belong to chat"
@@ -121,13 +120,26 @@ class Workload:
             assert call.think_s >= 0.0, f"{call.id}: negative think time"
             assert call.after or not call.think_s, f"{call.id}: nothing to think about"
             assert all(name in seen for name in call.after), f"{call.id} waits for a call that comes later or never"
-            assert all(session[name] == call.session for name in call.after), f"{call.id} waits for another session"
-            known = frozenset(call.after).union(*(seen[name] for name in call.after))
-            quoted = {part.call for part in parts(call) if isinstance(part, AnswerOf)}
-            assert quoted <= known, f"{call.id} quotes {sorted(quoted - known)}, for which it does not wait"
-            seen[call.id], session[call.id] = known, call.session
+            same = all(seen[name].session == call.session for name in call.after)
+            assert same, f"{call.id} waits for another session"
+            unknown = quoted_in_vain(call, seen)
+            assert not unknown, f"{call.id} quotes {sorted(unknown)}, for which it does not wait"
+            seen[call.id] = call
         for hint in self.hint_prefixes:
             assert not any(isinstance(part, AnswerOf) for part in _parts(hint.messages, hint.prompt)), "a hint is fixed"
+
+
+def quoted_in_vain(call: Call, earlier: Mapping[str, Call]) -> set[str]:
+    """Calls that `call` quotes but does not wait for, directly or through others; `earlier` holds all it waits for."""
+    wanted = {part.call for part in parts(call) if isinstance(part, AnswerOf)}
+    queue, met = list(call.after), set(call.after)
+    while wanted and queue:
+        name = queue.pop()
+        wanted.discard(name)
+        fresh = [other for other in earlier[name].after if other not in met]
+        met.update(fresh)
+        queue += fresh
+    return wanted
 
 
 def parts(call: Call) -> Iterable[Part]:

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("meta_tree", "router", "worker", "kernels", "loadgen", "src/trieway/serving", "src/trieway/fleet")
-PURE_FOLDERS = ("meta_tree", "router/core", "worker/core", "loadgen/sim")
+PURE_FOLDERS = ("meta_tree", "router/core", "worker/core", "loadgen/sim", "loadgen/workloads")
 LINES_MAX = 450
 IMPURE = {
     *("asyncio", "threading", "multiprocessing", "concurrent", "socket", "ssl", "selectors", "subprocess", "logging"),
