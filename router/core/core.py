@@ -296,6 +296,16 @@ class RouterCore:
             found["dump"] = self._view.dump(depth)
         return found
 
+    @property
+    def open_bookings(self) -> int:
+        """Bookings not yet released, those of dead incarnations too."""
+        return len(self._ledger)
+
+    @property
+    def tree_bytes(self) -> int:
+        """Estimated memory of the meta-tree."""
+        return self._view.bytes
+
     def check(self) -> None:
         """Prove that books, speculations and views agree; AssertionError otherwise."""
         self._members.check()
