@@ -182,6 +182,11 @@ class Publisher:
     def digest_total(self) -> int:
         return self._digest.total()
 
+    @property
+    def digest_buckets(self) -> tuple[int, ...]:
+        """256 sums, as the next heartbeat will tell them."""
+        return self._digest.buckets()
+
     def check(self) -> None:
         """Proves: the digest is that of the held set, the ring is within its bounds and its block count is true."""
         digest = Digest()
