@@ -88,6 +88,7 @@ class SimWorker:
         self._note("crash", self.id)
         self.up, self.touched = False, True
         self._turn += 1
+        self._plan = self._jump = None
         feeds, jobs = self.feeds, self.jobs
         self.feeds, self.jobs = [], {}
         for feed in feeds:
@@ -213,9 +214,11 @@ class SimWorker:
 
     def _land(self, turn: int) -> None:
         """A jump's last step ends."""
-        if turn == self._turn:
+        if turn == self._turn and self._jump is not None:
             self.touched = True
-            self._settle()
+            self._jump.take(self.scheduler, self.clock, self._timeline.now)
+            self._jump = None
+            self._wake()
 
     def _settle(self, *, stop: bool = True) -> None:
         """Takes the steps of a jump that have ended by now. stop: the one under way becomes an open step, so that what
@@ -232,7 +235,7 @@ class SimWorker:
         if jump.left:
             self._begin(jump.reached, jump.ends[jump.done])
         else:
-            self._wake()
+            self._begin(now)
 
     def _commit(self, turn: int) -> None:
         if turn != self._turn:
