@@ -1,0 +1,1 @@
+"""The chart, its rules and its image, held to their promises."""
