@@ -17,6 +17,11 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 
 
+def plain_name(path: str) -> str:
+    """The file's name without folder and endings."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gz").removesuffix(".jsonl")
+
+
 def numbered_lines(path: str) -> Iterator[tuple[int, bytes]]:
     """Each line that is not blank, with its number from 1. TraceError: no such file, broken gzip, a line too long."""
     try:

@@ -7,7 +7,7 @@ Does not know any model's template: `prompt_bytes` renders chats in a plain Chat
 from collections.abc import Iterable, Mapping
 
 from trieway.loadgen.filler import filler
-from trieway.loadgen.vocabulary import AnswerOf, Call, Filler, Hint, Message, Part, Text
+from trieway.loadgen.vocabulary import AnswerOf, Call, Filler, Hint, Part, Text
 
 Answers = Mapping[str, str]
 """Text of each answered call, by id."""
@@ -64,12 +64,15 @@ def _content(call: Call | Hint, answers: Answers) -> dict[str, object]:
 
 def prompt_bytes(call: Call | Hint, answers: Answers) -> bytes:
     """The prompt as text a model would be given; chats in ChatML, with the opening of the answer (hints: without)."""
-    if call.form == "completion":
-        return text_of(call.prompt, answers).encode()
-    turns = "".join([_turn(message, answers) for message in call.messages])
-    opening = "" if isinstance(call, Hint) else "<|im_start|>assistant\n"
-    return (turns + opening).encode()
+    return text_of(laid_out(call), answers).encode()
 
 
-def _turn(message: Message, answers: Answers) -> str:
-    return f"<|im_start|>{message.role}\n{text_of(message.parts, answers)}<|im_end|>\n"
+def laid_out(call: Call | Hint) -> Iterable[Part]:
+    """The same as parts, in order."""
+    yield from call.prompt
+    for message in call.messages:
+        yield Text(f"<|im_start|>{message.role}\n")
+        yield from message.parts
+        yield Text("<|im_end|>\n")
+    if call.messages and isinstance(call, Call):
+        yield Text("<|im_start|>assistant\n")

@@ -4,8 +4,9 @@ The yardstick for routers and simulators; the rules, and their reasons, are thos
 a request looks up, then inserts its whole prompt; its hit is its leading cached blocks; caches are LRU over blocks, a
 request touches its blocks deepest first, nothing is pinned, eviction runs after the insert. Outputs are not inserted.
 
-Keeps true: a cache is closed under prefixes (a block is never newer than its parent, so the depth of a hit can be
-found by bisection). `python -m trieway.loadgen.reference DIR` prints the tables. Knows no time but a trace's own.
+Keeps true: a cache is closed under prefixes (a block is never newer than its parent). Blocks that always come together
+are counted together: touched as one they stay neighbours in the LRU, so this changes no number, only the time taken.
+`python -m trieway.loadgen.reference DIR` prints the tables. Knows no time but a trace's own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from trieway.loadgen.segments import Segments
 from trieway.loadgen.traces import Trace
 
 WINDOW_MS = 60_000
@@ -33,52 +35,46 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A row with its ids renumbered from 0, parents before children."""
+    """A row: stretches of blocks as (number, blocks), in order."""
 
-    blocks: tuple[int, ...]
+    stretches: tuple[tuple[int, int], ...]
     tokens: int
     session: int
     window: int
 
 
 class Cache:
-    """Block ids under LRU, at most `slots` of them (None: endless)."""
+    """Blocks under LRU, at most `slots` of them (None: endless)."""
 
     def __init__(self, slots: int | None) -> None:
         self._slots = slots
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._held: OrderedDict[int, int] = OrderedDict()
+        self.blocks = 0
 
-    def depth(self, blocks: Sequence[int]) -> int:
+    def depth(self, prompt: Prompt) -> int:
         """How many leading blocks are cached. Reads only."""
-        cached = self._blocks
-        low, high = 0, len(blocks)
-        while low < high:
-            middle = (low + high) // 2
-            if blocks[middle] in cached:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        held, depth = self._held, 0
+        for stretch, blocks in prompt.stretches:
+            found = held.get(stretch, 0)
+            depth += found
+            if found < blocks:
+                break
+        return depth
 
-    def insert(self, blocks: Sequence[int], depth: int) -> None:
-        """Touch all blocks, deepest first; the first `depth` are known to be cached."""
-        cached = self._blocks
-        if self._slots is None:
-            cached.update(dict.fromkeys(blocks[depth:]))
-            return
-        for block in reversed(blocks[depth:]):
-            cached[block] = None
-        touch = cached.move_to_end
-        for block in reversed(blocks[:depth]):
-            touch(block)
-        for _ in range(len(cached) - self._slots):
-            cached.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._blocks
+    def insert(self, prompt: Prompt) -> None:
+        """Touch all blocks, deepest first, then evict the oldest of what is too much."""
+        held = self._held
+        for stretch, blocks in reversed(prompt.stretches):
+            self.blocks += blocks - held.get(stretch, 0)
+            held[stretch] = blocks
+            held.move_to_end(stretch)
+        while self._slots is not None and self.blocks > self._slots:
+            stretch, blocks = held.popitem(last=False)
+            left = max(0, blocks - (self.blocks - self._slots))
+            self.blocks -= blocks - left
+            if left:  # its deepest blocks are its oldest
+                held[stretch] = left
+                held.move_to_end(stretch, last=False)
 
 
 class Fleet:
@@ -91,7 +87,7 @@ class Fleet:
 
     def depths(self, prompt: Prompt) -> list[int]:
         """Leading cached blocks on each worker."""
-        return [cache.depth(prompt.blocks) for cache in self.caches]
+        return [cache.depth(prompt) for cache in self.caches]
 
     def hit_tokens(self, prompt: Prompt, depth: int) -> int:
         """Tokens that so many leading blocks save."""
@@ -156,10 +152,12 @@ class Reference:
         self.name = trace.name
         self.block_tokens = trace.block_tokens
         self.span_s = round((trace.rows[-1].timestamp_ms - trace.rows[0].timestamp_ms) / 1000)
-        numbers: dict[int, int] = {}
+        tree = Segments()
+        for row in trace.rows:
+            tree.insert(row.block_ids)
         self.prompts = [
             Prompt(
-                tuple([numbers.setdefault(block, len(numbers)) for block in row.block_ids]),
+                tuple([(one.number, one.length) for one in tree.read(row.block_ids)]),
                 row.input_tokens,
                 session,
                 int(row.timestamp_ms // WINDOW_MS),
@@ -199,9 +197,8 @@ class Reference:
         for index, prompt in enumerate(self.prompts):
             worker = rule(fleet, index, prompt)
             cache = fleet.caches[worker]
-            depth = cache.depth(prompt.blocks)
-            cache.insert(prompt.blocks, depth)
-            hit = fleet.hit_tokens(prompt, depth)
+            hit = fleet.hit_tokens(prompt, cache.depth(prompt))
+            cache.insert(prompt)
             hits += hit
             fleet.work[worker] += prompt.tokens - hit
             windows.setdefault(prompt.window, [0] * workers)[worker] += prompt.tokens - hit

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from trieway.loadgen.errors import TraceError
-from trieway.loadgen.lines import numbered_lines
+from trieway.loadgen.lines import numbered_lines, plain_name
 from trieway.loadgen.vocabulary import AnswerOf, Call, Message, Part, Text, Workload, quoted_in_vain
 
 CALLS_MAX = 5_000_000
@@ -62,8 +62,7 @@ class _Line(msgspec.Struct):
 
 def read_requests(path: str) -> Workload:
     """A file of requests, plain or gzip. TraceError: it cannot be used."""
-    name = path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gz").removesuffix(".jsonl")
-    return parse_requests(name, numbered_lines(path), source=path)
+    return parse_requests(plain_name(path), numbered_lines(path), source=path)
 
 
 def parse_requests(name: str, lines: Iterable[tuple[int, bytes]], *, source: str | None = None) -> Workload:

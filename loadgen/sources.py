@@ -1,4 +1,4 @@
-"""Whatever a command line names, as a workload: a workload's name, a trace file, a file of requests.
+"""Whatever a command line names, as a workload: a workload's name, a trace, a file of requests or of questions.
 
 Keeps true: what a file is, is told by its first row, not by its name.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 from trieway.loadgen.errors import TraceError, WorkloadError
-from trieway.loadgen.lines import numbered_lines
+from trieway.loadgen.lines import numbered_lines, plain_name
+from trieway.loadgen.pairs import few_shot_of, is_pair
 from trieway.loadgen.replay import replay
 from trieway.loadgen.requests_file import read_requests
 from trieway.loadgen.traces import kind_of, read_trace
@@ -16,11 +17,12 @@ from trieway.loadgen.vocabulary import Setting, Workload
 from trieway.loadgen.workloads import RECIPES, make
 
 REPLAY_SETTINGS = ("shrink", "share_head", "wait", "form", "rows_max", "forced", "block_tokens")
+PAIR_SETTINGS = ("examples", "samples", "output_tokens", "rows_max")
 
 
 def load(source: str, seed: int = 0, **settings: Setting) -> Workload:
-    """A workload by name or file; `settings` are the workload's, or for a trace those of REPLAY_SETTINGS (text is
-    fine). LoadError: neither, or unusable."""
+    """A workload by name or file; `settings` are the workload's, for a trace those of REPLAY_SETTINGS, for questions
+    those of PAIR_SETTINGS (text is fine). LoadError: neither, or unusable."""
     if source in RECIPES:
         return make(source, seed, **settings)
     if not os.path.exists(source):
@@ -30,15 +32,35 @@ def load(source: str, seed: int = 0, **settings: Setting) -> Workload:
         raise TraceError(source, "no rows")
     if kind_of(first[1]) is not None:
         return _replayed(source, seed, settings)
+    if is_pair(first[1]):
+        return _asked(source, seed, settings)
     if settings:
         raise WorkloadError(f"a file of requests has no settings, but {', '.join(settings)} is given")
     return read_requests(source)
 
 
-def _replayed(path: str, seed: int, settings: dict[str, Setting]) -> Workload:
+def _asked(path: str, seed: int, settings: dict[str, Setting]) -> Workload:
+    _known("a file of questions", settings, PAIR_SETTINGS)
+    return few_shot_of(
+        plain_name(path),
+        numbered_lines(path),
+        source=path,
+        seed=seed,
+        examples=_whole(settings, "examples") or 5,
+        samples=_whole(settings, "samples") or 1,
+        output_tokens=_whole(settings, "output_tokens") or 96,
+        rows_max=_whole(settings, "rows_max"),
+    )
+
+
+def _known(what: str, settings: dict[str, Setting], known: tuple[str, ...]) -> None:
     for key in settings:
-        if key not in REPLAY_SETTINGS:
-            raise WorkloadError(f"a trace has no setting {key!r}; it has {', '.join(REPLAY_SETTINGS)}")
+        if key not in known:
+            raise WorkloadError(f"{what} has no setting {key!r}; it has {', '.join(known)}")
+
+
+def _replayed(path: str, seed: int, settings: dict[str, Setting]) -> Workload:
+    _known("a trace", settings, REPLAY_SETTINGS)
     form = settings.get("form", "completion")
     if form not in ("completion", "chat"):
         raise WorkloadError(f"form is completion or chat, not {form!r}")

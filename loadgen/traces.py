@@ -16,7 +16,7 @@ import msgspec
 
 from trieway.kernels.block_hash import BLOCK_BYTES
 from trieway.loadgen.errors import TraceError
-from trieway.loadgen.lines import numbered_lines
+from trieway.loadgen.lines import numbered_lines, plain_name
 
 Kind = Literal["mooncake", "agentic", "text"]
 _BLOCK_TOKENS: Mapping[Kind, int] = {"mooncake": 512, "agentic": 64}
@@ -107,8 +107,7 @@ class _Words(msgspec.Struct):
 
 def read_trace(path: str, *, block_tokens: int | None = None) -> Trace:
     """A trace file, plain or gzip. `block_tokens` overrides the format's own. TraceError: it cannot be used."""
-    name = path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gz").removesuffix(".jsonl")
-    return parse_trace(name, numbered_lines(path), source=path, block_tokens=block_tokens)
+    return parse_trace(plain_name(path), numbered_lines(path), source=path, block_tokens=block_tokens)
 
 
 def parse_trace(

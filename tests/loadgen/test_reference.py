@@ -86,17 +86,16 @@ def test_every_rule_is_what_it_says(
 
 
 @given(PATHS, st.integers(0, 6))
-def test_a_cache_is_closed_under_prefixes(paths: list[tuple[int, ...]], slots: int) -> None:
-    trace, cache = trace_of(paths), Cache(slots)
-    parents: dict[int, int] = {}
-    for row in trace.rows:
-        parents |= dict(zip(row.block_ids[1:], row.block_ids, strict=False))
-        before = [block in cache for block in row.block_ids]
-        depth = cache.depth(row.block_ids)
-        assert before == [True] * depth + [False] * (len(before) - depth)
-        cache.insert(row.block_ids, depth)
-        assert len(cache) <= slots
-        assert all(parents[block] in cache for block in parents if block in cache)
+def test_a_cache_never_holds_more_than_it_has_room_for(paths: list[tuple[int, ...]], slots: int) -> None:
+    cache, endless = Cache(slots), Cache(None)
+    for prompt in Reference(trace_of(paths)).prompts:
+        blocks = sum(length for _, length in prompt.stretches)
+        assert 0 <= cache.depth(prompt) <= endless.depth(prompt) <= blocks
+        cache.insert(prompt)
+        endless.insert(prompt)
+        assert cache.blocks <= slots
+        assert cache.depth(prompt) == min(blocks, slots)
+        assert endless.depth(prompt) == blocks
 
 
 def test_windows_are_of_a_minute_and_count_alike() -> None:

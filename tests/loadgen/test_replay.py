@@ -191,9 +191,24 @@ def test_whatever_is_named_becomes_a_workload(tmp_path: Path) -> None:
     assert load(write(tmp_path / "r.jsonl", {"prompt": "x"})).calls[0].form == "completion"
 
 
+def test_questions_and_answers_become_few_shot_prompts(tmp_path: Path) -> None:
+    rows = [{"question": f"Q{n}?", "answer": f"A{n}"} for n in range(9)]
+    workload = load(write(tmp_path / "q.jsonl", *rows), 1, examples="2", samples=3)
+    workload.check()
+    assert len(workload.calls) == 7 * 3
+    assert prompts(workload)[0] == b"Question: Q0?\nAnswer: A0\n\nQuestion: Q1?\nAnswer: A1\n\nQuestion: Q2?\nAnswer:"
+    assert len({call.seed for call in workload.calls}) == 21
+    assert len(load(str(tmp_path / "q.jsonl"), examples=2, rows_max=3).calls) == 3
+    with pytest.raises(WorkloadError, match="nothing to ask"):
+        load(str(tmp_path / "q.jsonl"), examples=9)
+    with pytest.raises(TraceError, match=r"q\.jsonl:2: broken pair"):
+        load(write(tmp_path / "q.jsonl", rows[0], {"question": 1}))
+
+
 @pytest.mark.parametrize(
     ("row", "settings", "says"),
     [
+        ({"question": "?", "answer": "!"}, {"shrink": 1}, "no setting 'shrink'"),
         (chat(0, 512, [1]), {"turns": 1}, "no setting 'turns'"),
         (chat(0, 512, [1]), {"shrink": "x"}, "whole number"),
         (chat(0, 512, [1]), {"wait": "x"}, "true or false"),
