@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
             print(line, flush=True)
     except LoadError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     return 0
 
 

@@ -159,7 +159,7 @@ def test_the_command_prints_tables_with_the_bound(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
-    [([], 2, "usage"), (["--wrong"], 2, "usage"), (["/nowhere/x.jsonl"], 1, "No such file"), (["."], 1, "no traces")],
+    [([], 2, "usage"), (["--wrong"], 2, "usage"), (["/nowhere/x.jsonl"], 2, "No such file"), (["."], 2, "no traces")],
 )
 def test_the_command_refuses_in_one_line(
     arguments: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
