@@ -38,7 +38,9 @@ class CoreConfig:
     reload_tokens_per_s: float = 50_000.0
     """Rate at which tokens held in host memory or beyond come back to the device, until it is learnt."""
     rate_halflife_s: float = 120.0
-    """Evidence about a rate loses half of its weight in this time, so an idle worker returns to the prior."""
+    """Evidence about a rate loses half of its weight in this time, so an idle fleet returns to the prior."""
+    peer_halflife_s: float = 60.0
+    """The same for what sets one worker apart from its peers: a wrong impression must not outlast a lull."""
     rate_error: float = 0.05
     """Least relative error of a learnt rate: closer costs are a tie. The host itself drifts by this much."""
     cost_error_ms: float = 1.0
@@ -77,7 +79,7 @@ class CoreConfig:
     """Share of the predicted slow-down of the answer that counts as cost; 0: time to first token alone."""
     prior_output_tokens: int = 64
     """Length of an answer for that purpose, unless max_tokens is below it."""
-    tie_chance_min: float = 0.15
+    tie_chance_min: float = 0.2
     """A worker less likely than this to beat the cheapest is no tie."""
 
     # Health.

@@ -246,9 +246,9 @@ class RouterCore:
         service_ms = max(service_ms - entry.interference_ms, service_ms / 3.0)
         book = entry.book
         assert book is not None
-        sample = book.sample(tokens, service_ms, member.prefill(now).at(tokens))
-        if sample is not None:
-            member.observe_prefill(*sample, now)
+        expected_ms = member.prefill(now).at(tokens)
+        for sample in book.sample(tokens, service_ms, expected_ms, alone=entry.alone):
+            member.observe_prefill(sample.tokens, sample.ms, now, sample.weight)
 
     def _know(self, member: Member, booking_id: int, first: FirstByte) -> None:
         """What the receipt says of the prompt's blocks."""

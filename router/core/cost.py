@@ -179,7 +179,7 @@ def _with_spread(config: CoreConfig, job: Job, candidates: Sequence[Candidate], 
     fair += config.inflow_softness_tokens
     charged = []
     for row, candidate in zip(rows, candidates, strict=True):
-        excess = row.inflow_tokens - fair
+        excess = row.inflow_tokens - fair - row.cached_tokens  # this prompt's own past is no excess
         if excess > 0.0:
             slope = candidate.prefill.ms_per_unit
             most = config.spread_share_max * job.prompt_tokens

@@ -9,6 +9,7 @@ routers' work, what it no longer has is done. Does not know rates or prefixes.
 import math
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from trieway.meta_tree.frames import WorkerLoad
 from trieway.meta_tree.ids import WorkerId
@@ -19,6 +20,8 @@ ARRIVAL_S = 0.25
 """A booking younger than this may not have reached the worker when it counted its load."""
 STEP_S = 1.0
 """A worker's numbers may be as old as its last step: what ended since then may still be in them."""
+COMPANY_WEIGHT = 0.25
+"""What a time measured while other requests were open there counts: it is theirs too."""
 RECENT_MAX = 256
 """First bytes and ends remembered for that."""
 BATCHED_SHARE = 0.25
@@ -27,10 +30,18 @@ step as that one."""
 BATCHED_MAX = 8
 
 
+class Sample(NamedTuple):
+    """So many uncached tokens took so long."""
+
+    tokens: float
+    ms: float
+    weight: float
+
+
 class Open:
     """One open booking and what only the ledger needs of it."""
 
-    __slots__ = ("alternative_ms", "book", "booking", "first_byte_at", "interference_ms", "prompt_bytes")
+    __slots__ = ("alone", "alternative_ms", "book", "booking", "first_byte_at", "interference_ms", "prompt_bytes")
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class Open:
         self.alternative_ms = alternative_ms  # least time to first token that another worker had promised
         self.prompt_bytes = prompt_bytes
         self.first_byte_at: float | None = None
+        self.alone = not book.open and not book.foreign_requests  # so far, nothing else was open at the worker
 
     @property
     def pending(self) -> bool:
@@ -82,7 +94,7 @@ class Book:
         self._since = now  # start of the progress not yet reported
         self._inflow = inflow_tokens
         self._inflow_at = now
-        self._held_sample: tuple[float, float, float, int] | None = None  # tokens, ms, the first's ms, others
+        self._held_sample: tuple[Sample, float, int] | None = None  # so far, the first's ms, others merged
 
     # Work ahead.
     def owed_tokens(self) -> int:
@@ -148,19 +160,25 @@ class Book:
         self._credit_tokens = min(max(arrived_tokens - load.waiting_tokens, 0), self.pending_tokens)
         self._since = now
 
-    def sample(self, tokens: float, ms: float, expected_ms: float) -> tuple[float, float] | None:
-        """Take one (tokens, ms) of prefill work; give back the one before once it is known to be complete.
+    def sample(self, tokens: float, ms: float, expected_ms: float, *, alone: bool) -> list[Sample]:
+        """Take the work of one prompt; give back those whose time is known to be complete.
 
-        Requests computed in one step are one sample: the first shows the whole step's time, the others none.
+        Prompts computed in one step are one sample: the first shows the whole step's time, the others none. So each is
+        held until the next, unless it was `alone`.
         """
         held = self._held_sample
+        if alone:
+            self._held_sample = None
+            own = Sample(tokens, ms, 1.0)
+            return [own] if held is None else [held[0], own]
         if held is not None:
-            held_tokens, held_ms, first_ms, merged = held
+            so_far, first_ms, merged = held
             if merged < BATCHED_MAX and ms < BATCHED_SHARE * min(expected_ms, first_ms):
-                self._held_sample = (held_tokens + tokens, held_ms + ms, first_ms, merged + 1)
-                return None
-        self._held_sample = (tokens, ms, ms, 0)
-        return None if held is None else held[:2]
+                joined = Sample(so_far.tokens + tokens, so_far.ms + ms, so_far.weight)
+                self._held_sample = (joined, first_ms, merged + 1)
+                return []
+        self._held_sample = (Sample(tokens, ms, COMPANY_WEIGHT), ms, 0)
+        return [] if held is None else [held[0]]
 
 
 class Ledger:
@@ -231,6 +249,7 @@ class Ledger:
         began_at = entry.booking.booked_at
         if entry.book is not None:
             began_at = max(began_at, entry.book.last_first_byte_at)
+            entry.alone = entry.alone and len(entry.book.open) == 1
             entry.book.first_byte(booking_id, now)
         return entry, max(now - began_at, 0.0) * 1e3
 

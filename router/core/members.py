@@ -51,8 +51,8 @@ class Member:
         self.load: WorkerLoad | None = None
         self.load_at = now
         self.pool = pool
-        self._prefill = new_line(config, PEERS_PULL)
-        self._decode = new_line(config, PEERS_PULL)
+        self._prefill = new_line(config, PEERS_PULL, config.peer_halflife_s)
+        self._decode = new_line(config, PEERS_PULL, config.peer_halflife_s)
         self.breaker = new_breaker(config)
 
     @property
@@ -77,10 +77,10 @@ class Member:
         """Milliseconds of a decode step over running requests."""
         return self._decode.line(now, self.pool.decode(now))
 
-    def observe_prefill(self, tokens: float, ms: float, now: float) -> None:
-        """This router saw `tokens` computed in `ms`."""
-        self._prefill.observe(tokens, ms, now)
-        self.pool.observe_prefill(tokens, ms, now)
+    def observe_prefill(self, tokens: float, ms: float, now: float, weight: float = 1.0) -> None:
+        """This router saw `tokens` computed in `ms`; for `weight` see Affine.observe."""
+        self._prefill.observe(tokens, ms, now, weight)
+        self.pool.observe_prefill(tokens, ms, now, weight)
 
     def report(self, load: WorkerLoad, step_tokens: int, now: float) -> None:
         """Take in the worker's own numbers. Its rate counts only until there are samples of our own: it does not say

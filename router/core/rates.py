@@ -22,6 +22,8 @@ ROUNDS = 4
 """Weights depend on the line and the line on the weights: so many rounds per solution, each from the line before."""
 SCATTER_PRIOR = 0.15
 SCATTER_PRIOR_SAMPLES = 8.0
+DOUBT = 2.0
+"""Standard errors that count as one: requests near in time share their company and their luck."""
 CACHE_S = 5.0
 """An estimate is solved again after this time at the latest, for fading goes on without samples."""
 PRIOR_GRAIN = 0.03
@@ -61,15 +63,15 @@ class Affine:
         self._pull = pull
         self._halflife_s = halflife_s
         self._error_min = error_min
-        self._samples: deque[tuple[float, float, float]] = deque(maxlen=SAMPLES_MAX)  # units, ms, at
+        self._samples: deque[tuple[float, float, float, float]] = deque(maxlen=SAMPLES_MAX)  # units, ms, at, weight
         self._line: Line | None = None
         self._solved_at = -math.inf
         self._solved_with = Line(overhead_ms=0.0, ms_per_unit=0.0)
 
-    def observe(self, units: float, ms: float, now: float) -> None:
-        """One sample: `units` of work took `ms`."""
+    def observe(self, units: float, ms: float, now: float, weight: float = 1.0) -> None:
+        """One sample: `units` of work took `ms`. weight: 1 if that was measured on its own, less if other work was."""
         if 0.0 <= units < 1e9 and 0.0 <= ms < 1e9:
-            self._samples.append((units, ms, now))
+            self._samples.append((units, ms, now, weight))
             self._solved_at = -math.inf
 
     def line(self, now: float, prior: Line) -> Line:
@@ -81,20 +83,20 @@ class Affine:
 
     def samples(self, now: float) -> float:
         """Weight of the evidence, in fresh samples."""
-        return sum(self._fresh(at, now) for _, _, at in self._samples)
+        return sum(weight * self._fresh(at, now) for _, _, at, weight in self._samples)
 
     def _fresh(self, at: float, now: float) -> float:
         return math.exp2(-max(now - at, 0.0) / self._halflife_s)
 
     def _solve(self, now: float, prior: Line, line: Line) -> Line:
-        samples = [(units, ms, self._fresh(at, now)) for units, ms, at in self._samples]
+        samples = [(units, ms, weight * self._fresh(at, now)) for units, ms, at, weight in self._samples]
         for _ in range(ROUNDS if samples else 1):
             line = self._refined(samples, prior, line)
         known, residuals = SCATTER_PRIOR_SAMPLES, SCATTER_PRIOR_SAMPLES * SCATTER_PRIOR**2
         for units, ms, fresh in samples:
             known += fresh
             residuals += fresh * min(abs(ms / max(line.at(units), MS_MIN) - 1.0), 1.0) ** 2
-        error = (self._error_min**2 + residuals / known / known) ** 0.5
+        error = (self._error_min**2 + DOUBT**2 * residuals / known**2) ** 0.5
         return Line(
             overhead_ms=line.overhead_ms,
             ms_per_unit=line.ms_per_unit,

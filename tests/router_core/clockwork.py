@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -139,7 +140,8 @@ class Job:
 
 
 class ModelWorker:
-    """A worker: `rate` prefill tokens per second, a step costs `overhead_s` and `decode_s` per running request."""
+    """A worker: `rate` prefill tokens per second, a step costs `overhead_s` and `decode_s` per
+    running request, all of it off by about `jitter` (the sigma of a log-normal)."""
 
     def __init__(
         self,
@@ -152,10 +154,11 @@ class ModelWorker:
         capacity: int = 100_000,
         running_max: int = 64,
         noise: random.Random | None = None,
+        jitter: float = 0.05,
     ) -> None:
         self.clock, self.id = clock, WorkerId(name)
         self.rate, self.overhead_s, self.decode_s = rate, overhead_s, decode_s
-        self.capacity, self.running_max, self.noise = capacity, running_max, noise
+        self.capacity, self.running_max, self.noise, self.jitter = capacity, running_max, noise, jitter
         self.step_tokens = 512
         self.epoch = 0
         self.up = False
@@ -237,7 +240,7 @@ class ModelWorker:
         decodes = list(self.running)
         took = self.overhead_s + tokens / self.rate + self.decode_s * len(decodes)
         if self.noise is not None:
-            took *= 1.0 + 0.1 * (self.noise.random() - 0.5)
+            took *= math.exp(self.jitter * self.noise.gauss(0.0, 1.0))
         if tokens:
             self.measured_rate += (0.2 if self.measured_rate else 1.0) * (tokens / took - self.measured_rate)
         if decodes:

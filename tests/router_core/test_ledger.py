@@ -91,10 +91,37 @@ def test_service_time_counts_from_the_first_byte_before() -> None:
 
 def test_requests_out_of_one_step_are_one_sample() -> None:
     entry = ledger(A).book_of(A)
-    assert entry.sample(100, 300.0, 120.0) is None
-    assert entry.sample(100, 1.0, 120.0) is None
-    assert entry.sample(50, 2.0, 60.0) is None
-    assert entry.sample(80, 90.0, 100.0) == (250, 303.0)
+    assert entry.sample(100, 300.0, 120.0, alone=False) == []
+    assert entry.sample(100, 1.0, 120.0, alone=False) == []
+    assert entry.sample(50, 2.0, 60.0, alone=False) == []
+    (step,) = entry.sample(80, 90.0, 100.0, alone=False)
+    assert (step.tokens, step.ms) == (250, 303.0)
+    assert step.weight < 1.0
+    held, own = entry.sample(70, 5.0, 100.0, alone=True)
+    assert (held.tokens, held.ms) == (80, 90.0)
+    assert own == (70, 5.0, 1.0)
+    assert entry.sample(70, 5.0, 100.0, alone=True) == [(70, 5.0, 1.0)]
+
+
+def test_a_fast_worker_does_not_merge_for_ever() -> None:
+    """Every first byte comes far sooner than predicted: samples must come out all the same."""
+    entry = ledger(A).book_of(A)
+    out = [entry.sample(80, 3.0, 1000.0, alone=False) for _ in range(40)]
+    assert sum(map(len, out)) >= 30
+
+
+def test_a_request_is_alone_only_if_nothing_else_was_open() -> None:
+    made = ledger(A)
+    one = book(made, A)
+    assert made.first_byte(one, 1.0)[0].alone
+    two = book(made, A, 2.0)
+    assert not made.first_byte(two, 3.0)[0].alone
+    made.close(one, 3.0)
+    made.close(two, 3.0)
+    three, four = book(made, A, 4.0), book(made, A, 4.1)
+    assert not made.first_byte(three, 5.0)[0].alone
+    made.close(three, 5.0)
+    assert not made.first_byte(four, 6.0)[0].alone
 
 
 def test_what_the_worker_has_computed_is_no_longer_owed() -> None:

@@ -52,6 +52,19 @@ def test_misses_spread_whatever_the_seed() -> None:
         assert least(fleet) >= 12, f"seed {seed}"
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("model", [LAPTOP, GPU], ids=["laptop", "gpu"])
+def test_misses_spread_after_a_noisy_rush(seed: int, model: dict[str, float]) -> None:
+    """A wrong impression of a worker, got under load on a machine that is off by 20 %, must not last."""
+    fleet = Fleet(seed=seed, jitter=0.2, **model)
+    hot(fleet, requests=72, concurrency=12, system=25, tail=1)
+    fleet.settle()
+    fleet.rest(1.0)
+    fleet.done.clear()
+    sequential(fleet, shared=0, own=4)
+    assert least(fleet) >= 12
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("shared", [1, 2])
 def test_a_template_all_share_pins_nobody(seed: int, shared: int) -> None:
@@ -247,31 +260,33 @@ WORKLOADS: dict[str, tuple[Callable[[Fleet], None], dict[str, float]]] = {
 
 @cache
 def measured(policy: str, workload: str) -> tuple[float, float, float]:
-    """(hit rate, busiest / mean requests, mean milliseconds to first token)."""
+    """(hit rate, busiest / mean requests, mean milliseconds to first token), means over seeds."""
     run, model = WORKLOADS[workload]
-    fleet = Fleet(policy=policy, workers=4, **LAPTOP, **model)
-    run(fleet)
-    fleet.router.check()
-    mean_ms = sum(done.ttft_s for done in fleet.done) / len(fleet.done) * 1e3
-    return fleet.hit_rate(), fleet.imbalance(), mean_ms
+    found = []
+    for seed in range(3 if policy in ("cache_aware", "longest_prefix") else 1):
+        fleet = Fleet(policy=policy, workers=4, seed=seed, **LAPTOP, **model)
+        run(fleet)
+        fleet.router.check()
+        mean_ms = sum(done.ttft_s for done in fleet.done) / len(fleet.done) * 1e3
+        found.append((fleet.hit_rate(), fleet.imbalance(), mean_ms))
+    hits, imbalance, mean_ms = (sum(values) / len(found) for values in zip(*found, strict=True))
+    return hits, imbalance, mean_ms
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_cache_aware_is_first_in_latency_and_even(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_aware_is_fast_and_even(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = {policy: measured(policy, workload) for policy in POLICIES}
     with capsys.disabled():
         for policy, (hits, imbalance, mean_ms) in found.items():
-            print(
-                f"\n  {workload:6} {policy:15} hit {hits:.3f}  busiest/mean {imbalance:.2f}  ttft {mean_ms:.0f} ms",
-                end="",
-            )
+            figures = f"hit {hits:.3f}  busiest/mean {imbalance:.2f}  ttft {mean_ms:.0f} ms"
+            print(f"\n  {workload:6} {policy:15} {figures}", end="")
     hits, imbalance, mean_ms = found["cache_aware"]
     assert imbalance < 1.3
     for policy in ("round_robin", "least_loaded"):
         assert hits >= found[policy][0] - 0.001
-        assert mean_ms < 1.02 * found[policy][2]
-    assert mean_ms < 1.02 * found["longest_prefix"][2]
-    assert hits > 0.95 * found["longest_prefix"][0]
+        assert mean_ms < found[policy][2]
+    assert mean_ms < 1.05 * found["longest_prefix"][2]
+    assert hits > 0.97 * found["longest_prefix"][0]
 
 
 def test_longest_prefix_alone_pins_a_hot_prompt() -> None:
