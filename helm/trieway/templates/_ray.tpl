@@ -34,7 +34,9 @@ timeoutSeconds: 5
 {{- if $.Values.kuberay.inTreeAutoscaling -}}
 {{- $scale = dict "min_replicas" (int $model.autoscaling.minReplicas) "max_replicas" (int $model.autoscaling.maxReplicas) -}}
 {{- end -}}
-{{- $models = append $models (mustMerge (dict "name" .name "num_gpus" (int $model.gpu.count) "worker" (mustMerge $settings $server $model.config)) $scale) -}}
+{{- $models = append $models (mustMerge (dict "name" .name "num_gpus" (int $model.gpu.count) "resources" (dict (printf "trieway_model_%s" .name) 1) "worker" (mustMerge $settings $server $model.config)) $scale) -}}
 {{- end -}}
-{{- toYaml (dict "proxy_location" "Disabled" "applications" (list (dict "name" "trieway" "route_prefix" "/" "import_path" "trieway.router.ray_app:build" "args" (dict "router" $router "models" $models)))) -}}
+{{- /* A pod has room for one replica: an upgrade starts the new one when the old one has left. */ -}}
+{{- $args := dict "fleet" (include "trieway.fullname" .) "router" $router "router_resources" (dict "trieway_router" 1) "router_replicas" (int .Values.router.replicas) "models" $models "surge" false -}}
+{{- toYaml (dict "proxy_location" "Disabled" "applications" (list (dict "name" "trieway" "route_prefix" "/" "import_path" "trieway.router.ray_app:build" "args" $args))) -}}
 {{- end -}}
