@@ -2,7 +2,9 @@
 
 
 class LoadError(Exception):
-    """Root: the message is one line for the user."""
+    """Root: the message is one line for the user. `exit_code`: 2 for bad input, 1 for work that failed."""
+
+    exit_code = 2
 
 
 class TraceError(LoadError):
@@ -21,3 +23,9 @@ class WorkloadError(LoadError):
 
 class ArrivalError(LoadError):
     """An arrival process that cannot be."""
+
+
+class RunFailed(LoadError):
+    """A run that could not be made or brought to its end: nobody answers, a process died, nothing was measured."""
+
+    exit_code = 1
