@@ -18,14 +18,18 @@ SLOPE_SHARE_MIN = 0.1
 """Of what a unit took on average, the slope is at least this share: noise must not make work look free."""
 OUTLIER = 0.3
 """Samples farther off than this share of their prediction lose weight in proportion."""
-ROUNDS = 4
-"""Weights depend on the line and the line on the weights: so many rounds per solution, each from the line before."""
+ROUNDS = 2
+"""Weights depend on the line and the line on the weights: so many rounds per solution, each from the line before;
+twice as many while there are few samples."""
 SCATTER_PRIOR = 0.15
 SCATTER_PRIOR_SAMPLES = 8.0
 DOUBT = 2.0
 """Standard errors that count as one: requests near in time share their company and their luck."""
-CACHE_S = 5.0
-"""An estimate is solved again after this time at the latest, for fading goes on without samples."""
+FRESH_S, CACHE_S = 0.2, 5.0
+"""A line with enough samples is solved again this long after the last time: with news, and without (samples fade). A
+solution costs some tenth of a millisecond, as much as a whole decision."""
+FRESH_SAMPLES = 8
+"""With no more samples than these, every piece of news counts at once."""
 PRIOR_GRAIN = 0.03
 """A prior that has moved by this share asks for another solution: what peers did tells of a worker not yet tried."""
 MS_MIN = 0.01
@@ -53,7 +57,7 @@ class Line:
 class Affine:
     """A robust least-squares line over relative errors, held to a prior."""
 
-    __slots__ = ("_error_min", "_halflife_s", "_line", "_pull", "_samples", "_solved_at", "_solved_with")
+    __slots__ = ("_error_min", "_halflife_s", "_line", "_news", "_pull", "_samples", "_solved_at", "_solved_with")
 
     def __init__(self, *, halflife_s: float, error_min: float, pull: tuple[float, float]) -> None:
         """error_min: least relative error that an estimate claims. pull: how many samples the prior counts, its
@@ -65,6 +69,7 @@ class Affine:
         self._error_min = error_min
         self._samples: deque[tuple[float, float, float, float]] = deque(maxlen=SAMPLES_MAX)  # units, ms, at, weight
         self._line: Line | None = None
+        self._news = False  # samples came since the last solution
         self._solved_at = -math.inf
         self._solved_with = Line(overhead_ms=0.0, ms_per_unit=0.0)
 
@@ -72,13 +77,19 @@ class Affine:
         """One sample: `units` of work took `ms`. weight: 1 if that was measured on its own, less if other work was."""
         if 0.0 <= units < 1e9 and 0.0 <= ms < 1e9:
             self._samples.append((units, ms, now, weight))
-            self._solved_at = -math.inf
+            self._news = True
 
     def line(self, now: float, prior: Line) -> Line:
         """The present estimate."""
-        if self._line is None or now - self._solved_at >= CACHE_S or self._solved_with.differs(prior):
-            self._line = self._solve(now, prior, self._line or prior)
-            self._solved_at, self._solved_with = now, prior
+        line, few = self._line, len(self._samples) <= FRESH_SAMPLES
+        age_s = now - self._solved_at
+        if line is not None and age_s < CACHE_S:
+            if age_s < FRESH_S and not few:
+                return line
+            if not self._news and not self._solved_with.differs(prior):
+                return line
+        self._line = self._solve(now, prior, line or prior, 2 * ROUNDS if few else ROUNDS)
+        self._solved_at, self._solved_with, self._news = now, prior, False
         return self._line
 
     def samples(self, now: float) -> float:
@@ -88,9 +99,9 @@ class Affine:
     def _fresh(self, at: float, now: float) -> float:
         return math.exp2(-max(now - at, 0.0) / self._halflife_s)
 
-    def _solve(self, now: float, prior: Line, line: Line) -> Line:
+    def _solve(self, now: float, prior: Line, line: Line, rounds: int) -> Line:
         samples = [(units, ms, weight * self._fresh(at, now)) for units, ms, at, weight in self._samples]
-        for _ in range(ROUNDS if samples else 1):
+        for _ in range(rounds if samples else 1):
             line = self._refined(samples, prior, line)
         known, residuals = SCATTER_PRIOR_SAMPLES, SCATTER_PRIOR_SAMPLES * SCATTER_PRIOR**2
         for units, ms, fresh in samples:
@@ -109,16 +120,19 @@ class Affine:
 
         Samples of one length cannot tell overhead from slope; then the overhead gives way, for it differs more.
         """
-        weights = unit_sum = squares = ms_sum = products = 0.0
+        count = weights = unit_sum = squares = ms_sum = products = 0.0
+        base, slope = max(line.overhead_ms, MS_MIN), line.ms_per_unit
         for units, ms, fresh in samples:
-            expected = max(line.at(units), MS_MIN)
-            weight = fresh / (expected * max(expected, abs(ms - expected) / OUTLIER))
+            expected = base + slope * units
+            off = abs(ms - expected) / OUTLIER
+            weight = fresh / (expected * (off if off > expected else expected))
+            weighted = weight * units
+            count += fresh
             weights += weight
-            unit_sum += weight * units
-            squares += weight * units * units
+            unit_sum += weighted
+            squares += weighted * units
             ms_sum += weight * ms
-            products += weight * units * ms
-        count = sum(fresh for _, _, fresh in samples)
+            products += weighted * ms
         overhead_pull = 1.0 / max(prior.overhead_ms, line.overhead_ms, MS_MIN) ** 2
         slope_pull = 1.0 / max(prior.ms_per_unit, line.ms_per_unit) ** 2
         if count >= 1.0:  # a prior far below the truth must not outweigh it
