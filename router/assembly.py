@@ -81,7 +81,7 @@ class Router:
             requests_max=config.requests_max,
             whole_max_bytes=config.response_max_bytes,
         )
-        control = Control(
+        self._control = control = Control(
             core=self.core,
             links=self.links,
             registry=self.registry,
@@ -113,6 +113,12 @@ class Router:
 
     def _tree(self) -> dict[str, object]:
         return listing.tree(self.core, self.links, None, time.monotonic())
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Until some worker is up and enough of the index is loaded, or the time is over."""
+        until = time.monotonic() + timeout_s
+        while not self._control.readiness().ready and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
     async def close(self) -> None:
         """Ends followers, discovery and connections."""

@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-from trieway.serving.config import RouterConfig
+from trieway.serving.config import ConfigError, RouterConfig
 
 
 class Discovery(Protocol):
@@ -39,4 +39,14 @@ def discovery_of(config: RouterConfig) -> Discovery:
         from trieway.router.kubernetes_discovery import Kubernetes
 
         return Kubernetes(Cluster.of(config), config.kubernetes_port_name, random.Random(config.seed))
+    if config.discover == "file":
+        if config.workers_file is None:
+            raise ConfigError("--discover file needs --workers-file FILE, one worker's URL a line")
+        from trieway.router.file_discovery import File
+
+        return File(config.workers_file)
+    if config.discover == "ray":
+        from trieway.router.ray_discovery import attached
+
+        return attached(config.fleet)
     return Static(config.workers)

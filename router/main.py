@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from trieway.router.assembly import Router, Secrets
-from trieway.router.discovery import Discovery, discovery_of
+from trieway.router.discovery import discovery_of
 from trieway.router.registry import parse_url
 from trieway.serving import headers as names
 from trieway.serving.auth import check_bind
@@ -36,12 +36,11 @@ def run_router(config: RouterConfig) -> int:
     secrets = Secrets.load(config)
     check_bind(config.host, secrets.ring, allow_open=config.allow_open, published_secret=secrets.key.published)
     _check_urls(config.workers)
-    discovery = discovery_of(config)
-    with listen(config.host, config.port) as listening:
+    with listen(config.host, config.port, reuse_port=config.reuse_port) as listening:
         setup_logging(config.log_level, config.log_format, process="router")
         logging.getLogger("uvicorn.error").addFilter(_no_cancels)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(config, secrets, listening, discovery=discovery))
+            runner.run(serve(config, secrets, listening))
     return 0
 
 
@@ -51,20 +50,23 @@ def _no_cancels(record: logging.LogRecord) -> bool:
 
 
 async def serve(
-    config: RouterConfig,
-    secrets: Secrets,
-    listening: socket.socket,
-    ready: Callable[[str], None] = print,
-    discovery: Discovery | None = None,
+    config: RouterConfig, secrets: Secrets, listening: socket.socket, ready: Callable[[str], None] = print
 ) -> None:
-    """Serves on `listening` until a signal. `ready` gets one line once connections are taken."""
-    router = Router(config, secrets, discovery)
+    """Serves on `listening` until a signal. `ready` gets one line once connections are taken. Raises ConfigError."""
+    router = Router(config, secrets, discovery_of(config))
+    own = listen(config.host, 0) if config.own_port else None
     # What was made at start-up lives for ever: the collector need not walk it again.
     gc.freeze()
     try:
-        await Server(router, config, ready_line(listening), ready).serve(sockets=[listening])
+        if config.ready_wait_s:
+            # On a shared port, connections come from the first moment: know the workers before.
+            await router.wait_ready(config.ready_wait_s)
+        server = Server(router, config, ready_line(listening, own), ready)
+        await server.serve(sockets=[listening] if own is None else [listening, own])
     finally:
         await router.close()
+        if own is not None:
+            own.close()
 
 
 class Server(uvicorn.Server):
@@ -112,17 +114,25 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def ready_line(listening: socket.socket) -> str:
+def ready_line(listening: socket.socket, own: socket.socket | None = None) -> str:
     """What the router prints once it listens."""
+    line = f"trieway router ready on {_url(listening)}"
+    return line if own is None else f"{line} (own port {_url(own)})"
+
+
+def _url(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
-    return f"trieway router ready on http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A bound socket, not yet listening: a shared port brings it nothing before. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind((host, port))
     except OSError as error:
         listening.close()

@@ -25,6 +25,7 @@ from trieway.worker.core.scheduler import Scheduler
 from trieway.worker.core.sequence import SchedulerConfig
 from trieway.worker.engine import Engine
 from trieway.worker.feed import HEARTBEAT_S
+from trieway.worker.handover import Handover
 from trieway.worker.intake import Intake
 from trieway.worker.server import build_app
 from trieway.worker.service import Service
@@ -110,7 +111,8 @@ def build(
         heartbeat_s=heartbeat_s,
     )
     routes = admin.Admin(service, model.codec, ring, key.feed_token, started_s=time.time())
-    app = build_app(service, routes, key.feed_token, body_max_bytes=config.body_max_bytes)
+    more = Handover(service, model.codec, key.feed_token).routes()
+    app = build_app(service, [*routes.routes(), *more], key.feed_token, body_max_bytes=config.body_max_bytes)
     return Built(service=service, app=app, stepper=stepper)
 
 

@@ -37,6 +37,7 @@ class Metrics:
     def __init__(self, stats: Callable[[], SchedulerStats], subscribers: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_SchedulerCollector(stats, subscribers))
+        self._started, self._queue_s = 0, 0.0
         self._ttft = self._seconds("ttft_seconds", "From arrival to the first token")
         self._gap = self._seconds("inter_token_seconds", "Between two tokens of one sample")
         self._queue = self._seconds("queue_seconds", "From arrival to the first computed chunk")
@@ -55,6 +56,8 @@ class Metrics:
         self._batch.observe(report.batch_tokens)
         if report.failed:
             self._failed.inc()
+        self._started += len(report.queue_s)
+        self._queue_s += sum(report.queue_s)
         for histogram, values in (
             (self._ttft, report.ttft_s),
             (self._gap, report.gap_s),
@@ -62,6 +65,10 @@ class Metrics:
         ):
             for value in values:
                 histogram.observe(value)
+
+    def queue_sums(self) -> tuple[int, float]:
+        """Samples that have begun so far, and the milliseconds that they had waited in all."""
+        return self._started, 1000 * self._queue_s
 
     def count_answer(self, route: str, code: int) -> None:
         """`route` is one of ours, never a client's path."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from starlette.applications import Starlette
@@ -29,7 +30,6 @@ from trieway.serving.http import (
     send_error,
 )
 from trieway.serving.logs import current_request_id
-from trieway.worker.admin import Admin
 from trieway.worker.disconnect import Sent, until_gone
 from trieway.worker.feed_route import FeedRoute
 from trieway.worker.intake import Caller
@@ -114,8 +114,8 @@ class RequestIds:
         await self._app(scope, receive, send_with_id)
 
 
-def build_app(service: Service, admin: Admin, feed_token: str, *, body_max_bytes: int) -> Any:
-    """The ASGI app of one worker."""
+def build_app(service: Service, others: Sequence[Route], feed_token: str, *, body_max_bytes: int) -> Any:
+    """The ASGI app of one worker. `others`: all routes but completions and feed."""
 
     def completions(kind: Kind) -> CompletionsRoute:
         return CompletionsRoute(service, kind, body_max_bytes=body_max_bytes)
@@ -124,7 +124,7 @@ def build_app(service: Service, admin: Admin, feed_token: str, *, body_max_bytes
         Route("/v1/chat/completions", completions("chat"), methods=["POST"]),
         Route("/v1/completions", completions("completion"), methods=["POST"]),
         Route("/cache/feed", FeedRoute(service, feed_token), methods=["GET"]),
-        *admin.routes(),
+        *others,
     ]
     app = Starlette(routes=routes)
     install_error_handlers(app)

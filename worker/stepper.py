@@ -17,6 +17,7 @@ from typing import Protocol
 from trieway.meta_tree.events import CacheEvent
 from trieway.meta_tree.frames import WorkerLoad
 from trieway.meta_tree.ids import Reject
+from trieway.worker.core.radix import RadixCache
 from trieway.worker.core.scheduler import Scheduler
 from trieway.worker.core.sequence import FirstToken, Outcome, Plan, Request, SchedulerStats, Work
 from trieway.worker.generation import Begun, Output
@@ -114,6 +115,11 @@ class Stepper:
         self._clock = clock
         self._live: dict[str, _Live] = {}
         self._failed_steps = 0
+
+    @property
+    def cache(self) -> RadixCache:
+        """To read from; the scheduler alone changes it."""
+        return self._scheduler.kv.cache
 
     def has_work(self) -> bool:
         """Whether anything waits or runs."""

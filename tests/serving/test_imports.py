@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 FORBIDDEN = {"torch", "tokenizers", "transformers", "numpy", "gguf", "safetensors", "ray"}
-MODULES = sorted(path.stem for path in (Path(__file__).parents[2] / "src/trieway/serving").glob("*.py"))
+FOLDER = Path(__file__).parents[2] / "src/trieway/serving"
+# Modules named for Ray are imported on Ray alone.
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("ray_"))
 
 
 def test_no_model_library() -> None:

@@ -13,14 +13,14 @@ import sys
 from typing import TYPE_CHECKING, TypeVar
 
 from trieway.fleet.errors import EXIT_DONE, CommandError
-from trieway.serving.config import RouterConfig, UpConfig, WorkerConfig
+from trieway.serving.config import RayConfig, RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_load import load, show
 
 if TYPE_CHECKING:
     from trieway.fleet.options import Access
 
 PROMPT_MAX_BYTES = 16 * 1024 * 1024
-C = TypeVar("C", WorkerConfig, RouterConfig, UpConfig)
+C = TypeVar("C", WorkerConfig, RouterConfig, UpConfig, RayConfig)
 
 
 def _loaded(kind: type[C], asked: argparse.Namespace) -> C:
@@ -59,10 +59,33 @@ def router(asked: argparse.Namespace) -> int:
     config = _loaded(RouterConfig, asked)
     from trieway.fleet.ports import check_free
 
-    check_free(config.host, config.port)
+    if not config.reuse_port:
+        check_free(config.host, config.port)
     from trieway.router.main import run_router
 
     return run_router(config)
+
+
+def ray_up(asked: argparse.Namespace) -> int:
+    """`trieway ray up`."""
+    config = _loaded(RayConfig, asked)
+    from trieway.fleet.ray_fleet import bring_up
+
+    return bring_up(config, roll=asked.roll, wait=asked.wait)
+
+
+def ray_status(asked: argparse.Namespace) -> int:
+    """`trieway ray status`."""
+    from trieway.fleet.ray_fleet import status
+
+    return status(asked.address, asked.fleet, as_json=asked.json)
+
+
+def ray_down(asked: argparse.Namespace) -> int:
+    """`trieway ray down`."""
+    from trieway.fleet.ray_fleet import take_down
+
+    return take_down(asked.address, asked.fleet)
 
 
 def config_show(asked: argparse.Namespace) -> int:

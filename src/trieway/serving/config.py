@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 WorkerPolicy = Literal["lpm", "fcfs", "random"]
 RouterPolicy = Literal["cache_aware", "longest_prefix", "least_loaded", "round_robin"]
-DiscoveryKind = Literal["static", "kubernetes", "ray"]
+DiscoveryKind = Literal["static", "file", "kubernetes", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["plain", "json"]
 
@@ -95,10 +95,11 @@ class RouterConfig(ServerConfig):
     kubernetes_api: Annotated[str | None, Key("URL of the API server; default: the pod's own cluster")] = None
     kubernetes_token_file: Annotated[Path | None, Key("token for the API server; default: the pod's own")] = None
     kubernetes_ca_file: Annotated[Path | None, Key("CA of the API server; default: the pod's own")] = None
-    ray_address: Annotated[
-        str | None, Key("Ray cluster of --discover ray; default: RAY_ADDRESS, or the one on this machine")
-    ] = None
-    ray_fleet: Annotated[str, Key("name of the fleet whose workers --discover ray finds")] = "trieway"
+    workers_file: Annotated[Path | None, Key("file with one worker's URL a line, read when it changes")] = None
+    fleet: Annotated[str, Key("name of the fleet on Ray whose workers are found")] = "trieway"
+    reuse_port: Annotated[bool, Key("share the port with another router, so that one can take over")] = False
+    own_port: Annotated[bool, Key("also listen on a free port of its own, for probes of a shared one")] = False
+    ready_wait_s: Annotated[float, Key("wait so long for workers before listening", least=0)] = 0.0
     policy: Annotated[RouterPolicy, Key("how a worker is chosen")] = "cache_aware"
     tree_bytes_max: Annotated[int, Key("memory of the meta-tree; the coldest blocks go first", least=MIB)] = 512 * MIB
     frame_bytes_max: Annotated[int, Key("largest frame taken from a feed", least=65536)] = 64 * MIB
@@ -135,5 +136,32 @@ class UpConfig:
     restart_backoff_max_s: Annotated[float, Key("longest pause before a dead worker is started again", least=0.1)] = (
         10.0
     )
+    worker: WorkerConfig = dataclasses.field(default_factory=WorkerConfig)
+    router: RouterConfig = dataclasses.field(default_factory=RouterConfig)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RayConfig:
+    """The fleet on a Ray cluster: `workers` workers of each model, and a router on every node.
+
+    `worker` and `router` are what each process gets; in a file they are the sections `worker:` and `router:`.
+    """
+
+    address: Annotated[
+        str | None, Key("the cluster: host:port or ray's `auto`; default: RAY_ADDRESS, or the one on this machine")
+    ] = None
+    fleet: Annotated[str, Key("name of the fleet; one cluster can hold several")] = "trieway"
+    models: Annotated[tuple[str, ...], Key("a model to serve; repeat for more", flag="model")] = ("smollm2-135m",)
+    workers: Annotated[int, Key("workers of each model", least=1, most=4096)] = 2
+    workers_min: Annotated[int | None, Key("fewest workers of each model when scaled by load", least=1)] = None
+    workers_max: Annotated[int | None, Key("most workers of each model; gives scaling by load", least=1)] = None
+    worker_cpus: Annotated[float, Key("CPUs that a worker asks of Ray", least=0)] = 1.0
+    worker_gpus: Annotated[float, Key("GPUs that a worker asks of Ray", least=0)] = 0.0
+    router_cpus: Annotated[float, Key("CPUs that a router asks of Ray", least=0)] = 0.1
+    surge: Annotated[bool, Key("upgrades start a new replica before the old one leaves; needs room for both")] = True
+    host: Annotated[str | None, Key("address that replicas listen on; default: their node's own")] = None
+    port: Annotated[int, Key("port of the routers, on every node", least=1, most=65535)] = 8000
+    policy: Annotated[RouterPolicy, Key("how the routers choose a worker")] = "cache_aware"
+    ready_timeout_s: Annotated[float, Key("longest wait for the fleet to become ready", least=1)] = 600.0
     worker: WorkerConfig = dataclasses.field(default_factory=WorkerConfig)
     router: RouterConfig = dataclasses.field(default_factory=RouterConfig)

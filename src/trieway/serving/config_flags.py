@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 
-from trieway.serving.config import RouterConfig, UpConfig, WorkerConfig
+from trieway.serving.config import RayConfig, RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_values import Setting, settings
 
-AnyConfig = WorkerConfig | RouterConfig | UpConfig
+AnyConfig = WorkerConfig | RouterConfig | UpConfig | RayConfig
+FLEETS: tuple[type[UpConfig] | type[RayConfig], ...] = (UpConfig, RayConfig)
+"""Configurations that hold those of the processes behind them."""
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type[WorkerConfig] | type[RouterConfig] | type[UpConfig]) -> None:
+def add_flags(parser: argparse.ArgumentParser, kind: type[AnyConfig]) -> None:
     """One flag for each key of `kind`, absent from the namespace unless given, and `--config FILE`.
 
     Values stay text: `load` reads them, so that all sources give the same errors.
@@ -22,18 +24,19 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[WorkerConfig] | type[R
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="YAML or TOML file with settings")
     for setting in settings(kind).values():
         _add_flag(parser, setting)
-    if kind is UpConfig:
-        _add_flags_behind(parser)
+    if kind in FLEETS:
+        _add_flags_behind(parser, kind)
 
 
-def _add_flags_behind(parser: argparse.ArgumentParser) -> None:
-    """The flags of the processes behind `up`; its own keys are the fleet's, and a key of both reaches both."""
-    taken = set(settings(UpConfig))
+def _add_flags_behind(parser: argparse.ArgumentParser, fleet: type[AnyConfig]) -> None:
+    """The flags of the processes behind a fleet; its own keys are its own, and a key of both processes reaches both."""
+    own = settings(fleet)
+    taken = {*own, *(setting.flag for setting in own.values())}
     for title, kind in (("every worker", WorkerConfig), ("the router", RouterConfig)):
         group = parser.add_argument_group(f"of {title}")
         for name, setting in settings(kind).items():
-            if name not in taken:
-                taken.add(name)
+            if taken.isdisjoint((name, setting.flag)):
+                taken |= {name, setting.flag}
                 _add_flag(group, setting)
 
 
@@ -46,12 +49,14 @@ def _add_flag(parser: argparse._ActionsContainer, setting: Setting) -> None:
     elif setting.choices:
         parser.add_argument(setting.flag, choices=setting.choices, **flag)  # type: ignore[arg-type]
     elif isinstance(setting.default, tuple):
-        parser.add_argument(setting.flag, action="extend", nargs="+", metavar="URL", **flag)  # type: ignore[arg-type]
+        parser.add_argument(setting.flag, action="extend", nargs="+", metavar=_metavar(setting), **flag)  # type: ignore[arg-type]
     else:
         parser.add_argument(setting.flag, metavar=_metavar(setting), **flag)  # type: ignore[arg-type]
 
 
 def _metavar(setting: Setting) -> str:
+    if isinstance(setting.default, tuple):
+        return {"workers": "URL"}.get(setting.name, setting.name.removesuffix("s").upper())
     if setting.name.endswith(("_file", "_template")):
         return "FILE"
     return setting.name.rsplit("_", 1)[-1].upper() if setting.kind is not float else "SECONDS"

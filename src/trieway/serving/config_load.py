@@ -1,8 +1,8 @@
 """The effective configuration: flags over environment over one file over defaults.
 
-A file has keys at its top, which reach every process that knows them, and sections `up`, `worker` and `router`, which
-reach only that one and win. The environment likewise: `TRIEWAY_PORT`, `TRIEWAY_WORKER_PORT`. In `up`, its own keys
-(model, host, port, policy, workers) at the top are the fleet's and do not reach the processes behind it.
+A file has keys at its top, which reach every process that knows them, and sections `up`, `ray`, `worker` and `router`,
+which reach only that one and win. The environment likewise: `TRIEWAY_PORT`, `TRIEWAY_WORKER_PORT`. In `up` and `ray`,
+the fleet's own keys (host, port, policy, workers, ...) at the top do not reach the processes behind it.
 
 Keeps true: a key that no process knows is refused by name; a ConfigError is one line.
 """
@@ -20,17 +20,22 @@ from typing import Any, TypeVar
 
 import yaml
 
-from trieway.serving.config import ConfigError, RouterConfig, UpConfig, WorkerConfig
-from trieway.serving.config_flags import AnyConfig, add_flags, to_flags
+from trieway.serving.config import ConfigError, RayConfig, RouterConfig, UpConfig, WorkerConfig
+from trieway.serving.config_flags import FLEETS, AnyConfig, add_flags, to_flags
 from trieway.serving.config_values import read_value, settings
 
 __all__ = ["add_flags", "load", "show", "to_flags"]
 
-C = TypeVar("C", WorkerConfig, RouterConfig, UpConfig)
+C = TypeVar("C", WorkerConfig, RouterConfig, UpConfig, RayConfig)
 
 PREFIX = "TRIEWAY_"
 FILE_BYTES_MAX = 1024 * 1024
-_SECTIONS: dict[str, type[AnyConfig]] = {"up": UpConfig, "worker": WorkerConfig, "router": RouterConfig}
+_SECTIONS: dict[str, type[AnyConfig]] = {
+    "up": UpConfig,
+    "ray": RayConfig,
+    "worker": WorkerConfig,
+    "router": RouterConfig,
+}
 _TOP = frozenset().union(*(settings(kind) for kind in _SECTIONS.values()))
 # Not settings: the file's own name, and what builds and tests read.
 _OTHER_ENVIRONMENT = frozenset({"config", "pure", "scale", "sim_seeds"})
@@ -71,26 +76,26 @@ def load(
     sources = [_environment(environ)]
     if named is not None:
         sources.append(_file(Path(named)))
-    return _build(kind, flags, sources, inside_up=False)
+    return _build(kind, flags, sources, inside=None)
 
 
-def _build(kind: type[C], flags: Mapping[str, object], sources: list[_Source], *, inside_up: bool) -> C:
+def _build(kind: type[C], flags: Mapping[str, object], sources: list[_Source], *, inside: type[AnyConfig] | None) -> C:
     section = next(name for name, each in _SECTIONS.items() if each is kind)
     values: dict[str, Any] = {}
     for name, setting in settings(kind).items():
         if name in flags:
             values[name] = read_value(setting, flags[name], setting.flag)
             continue
-        own = not (inside_up and name in settings(UpConfig))
+        own = inside is None or name not in settings(inside)
         for source in sources:
             found = source.value(section, name, own=own)
             if found is not None:
                 values[name] = read_value(setting, found[0], found[1], source.folder)
                 break
-    if kind is UpConfig:
-        behind = {name: value for name, value in flags.items() if name not in settings(UpConfig)}
-        values["worker"] = _build(WorkerConfig, behind, sources, inside_up=True)
-        values["router"] = _build(RouterConfig, behind, sources, inside_up=True)
+    if kind in FLEETS:
+        behind = {name: value for name, value in flags.items() if name not in settings(kind)}
+        values["worker"] = _build(WorkerConfig, behind, sources, inside=kind)
+        values["router"] = _build(RouterConfig, behind, sources, inside=kind)
     config = kind(**values)
     _check(config)
     return config
@@ -100,6 +105,8 @@ def _check(config: AnyConfig) -> None:
     """What single keys cannot show."""
     if isinstance(config, WorkerConfig) and config.kv_tokens < config.page_size:
         raise ConfigError(f"kv_tokens: at least one page ({config.page_size} tokens) is needed")
+    if isinstance(config, RayConfig) and (config.workers_min or 1) > (config.workers_max or config.workers):
+        raise ConfigError("workers_min: at most workers_max is needed")
     if isinstance(config, RouterConfig) and config.total_timeout_s < config.first_byte_timeout_s:
         raise ConfigError("total_timeout_s: at least first_byte_timeout_s is needed")
 

@@ -1,0 +1,1 @@
+"""The fleet on a Ray cluster of two nodes on loopback."""

@@ -1,0 +1,136 @@
+"""One worker hands its prefixes to others over HTTP: they hit there, are announced there, and cost nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .fakes import TABLE
+from .harness import CONFIG, Worker, running
+
+PROMPT = "a shared system prompt of some length that everybody begins with, and then goes on: "
+
+
+@pytest.fixture
+def giver() -> Iterator[Worker]:
+    with running() as one:
+        yield one
+
+
+@pytest.fixture
+def taker() -> Iterator[Worker]:
+    with running() as one:
+        yield one
+
+
+def give(giver: Worker, *takers: str, **fields: Any) -> dict[str, Any]:
+    answer = giver.client.post("/cache/handover", json={"to": list(takers), **fields}, headers=giver.bearer())
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def cached(worker: Worker, prompt: str, **fields: Any) -> int:
+    found = worker.complete(prompt, max_tokens=1, **fields)
+    return int(found["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_what_one_computed_the_other_hits(giver: Worker, taker: Worker) -> None:
+    for tail in ("first", "second", "third"):
+        giver.complete(PROMPT + tail, max_tokens=1)
+    given = give(giver, taker.url)
+    assert given["given"] == {taker.url: given["prefixes"]}
+    prompt = PROMPT + "second"
+    assert cached(taker, prompt) == cached(giver, prompt) > len(PROMPT) // 2
+    held = taker.built.service.feed.publisher
+    assert held.blocks >= len(PROMPT) // 64, "the taker announces what it took"
+
+
+def test_generated_text_keeps_its_exact_tokens(giver: Worker, taker: Worker) -> None:
+    turn = giver.complete(PROMPT, max_tokens=40, temperature=1.5, seed=11)
+    prompt = PROMPT + turn["choices"][0]["text"] + " and"
+    give(giver, taker.url)
+    assert cached(taker, prompt) == cached(giver, prompt)
+
+
+def test_namespaces_stay_apart(giver: Worker, taker: Worker) -> None:
+    giver.complete(PROMPT, max_tokens=1, cache_salt="a secret of one")
+    give(giver, taker.url)
+    assert cached(taker, PROMPT) == 0
+    assert cached(taker, PROMPT, cache_salt="a secret of one") > 0
+
+
+def test_the_bound_on_tokens_holds(giver: Worker, taker: Worker) -> None:
+    giver.complete(PROMPT, max_tokens=1)
+    give(giver, taker.url, tokens_max=20)
+    assert 0 < taker.stats().kv_cached <= 20
+
+
+def test_a_taker_that_is_gone_costs_only_its_share(giver: Worker, taker: Worker) -> None:
+    for head in "abcdefgh":
+        giver.complete(head * 80, max_tokens=1)
+    found = give(giver, taker.url, "http://127.0.0.1:9", timeout_s=10)
+    assert found["given"]["http://127.0.0.1:9"] == 0
+    assert 0 < found["given"][taker.url] < found["prefixes"]
+
+
+def test_two_takers_share_evenly(giver: Worker, taker: Worker) -> None:
+    for head in "abcdefgh":
+        giver.complete(head * 80, max_tokens=1)
+    with running() as other:
+        found = give(giver, taker.url, other.url)
+        assert sorted(found["given"].values()) == [found["prefixes"] // 2] * 2
+
+
+def test_a_stranger_takes_nothing(giver: Worker) -> None:
+    giver.complete(PROMPT, max_tokens=1)
+    with running(secret=b"another fleet") as stranger:
+        assert give(giver, stranger.url)["given"] == {stranger.url: 0}
+        assert stranger.stats().kv_cached == 0
+
+
+@pytest.mark.parametrize("path", ["/cache/handover", "/cache/adopt"])
+def test_only_the_fleet_may(worker: Worker, path: str) -> None:
+    assert worker.client.post(path, json={"to": ["http://127.0.0.1:9"]}).status_code == 401
+    assert worker.client.get("/cache/load").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        [["1", "2", 0, []]],
+        [["1", "2", 0, [len(TABLE)]]],
+        [["1", "2", 0, [-1]]],
+        [["one", "2", 0, [1]]],
+        [["1", "2", 0]],
+        "nothing",
+    ],
+)
+def test_nonsense_is_refused(worker: Worker, paths: Any) -> None:
+    card = worker.built.service.card
+    gift = {"vocabulary_digest": card.vocabulary_digest, "seed_id": card.seed_id, "paths": paths}
+    assert worker.client.post("/cache/adopt", json=gift, headers=worker.bearer()).status_code == 400
+
+
+@pytest.mark.parametrize("fields", [{"to": []}, {"to": ["http://a"] * 100}, {"to": ["http://a"], "timeout_s": 1e9}])
+def test_orders_have_bounds(worker: Worker, fields: dict[str, Any]) -> None:
+    assert worker.client.post("/cache/handover", json=fields, headers=worker.bearer()).status_code == 400
+
+
+def test_more_than_the_taker_holds_is_taken_as_far_as_it_goes(giver: Worker) -> None:
+    for head in "abcdefgh":
+        giver.complete(head * 200, max_tokens=1)
+    with running(kv_tokens=256, context_tokens_max=128) as small:
+        give(giver, small.url)
+        small.check()
+
+
+def test_load_tells_what_scaling_needs(worker: Worker) -> None:
+    worker.complete(PROMPT, max_tokens=3)
+    found = worker.client.get("/cache/load", headers=worker.bearer()).json()
+    assert found["started_total"] >= 1
+    assert found["kv_total_tokens"] == CONFIG.kv_tokens
+    assert found["running"] == found["waiting"] == 0
+    assert found["queue_ms_total"] >= 0

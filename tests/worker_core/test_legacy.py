@@ -1,0 +1,68 @@
+"""What a cache hands on: most recent first, shared heads once, bounded, as paths that match elsewhere."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker_core.support import chain, hit, keep, new_cache
+from trieway.worker.core.legacy import most_valuable
+
+HEAD = list(range(10, 30))
+
+
+def test_an_empty_cache_has_nothing_to_give() -> None:
+    assert most_valuable(new_cache(), tokens_max=100, paths_max=10) == []
+
+
+def test_the_most_recently_used_come_first() -> None:
+    cache = new_cache(256)
+    for first in (40, 50, 60):
+        keep(cache, "", list(range(first, first + 8)))
+    hit_again = list(range(40, 48))
+    keep(cache, "", hit_again)
+    found = most_valuable(cache, tokens_max=1000, paths_max=10)
+    assert [one.tokens[0] for one in found] == [40, 60, 50]
+    assert [one.tokens[0] for one in most_valuable(cache, tokens_max=1000, paths_max=1)] == [40]
+
+
+def test_a_shared_head_counts_once() -> None:
+    cache = new_cache(256)
+    for last in (100, 101, 102):
+        keep(cache, "", [*HEAD, last, last, last])
+    found = most_valuable(cache, tokens_max=len(HEAD) + 9, paths_max=10)
+    assert [one.tokens for one in found] == [(*HEAD, last, last, last) for last in (102, 101, 100)]
+
+
+def test_what_goes_over_the_bound_is_cut() -> None:
+    cache = new_cache(256)
+    keep(cache, "", HEAD)
+    found = most_valuable(cache, tokens_max=5, paths_max=10)
+    assert [one.tokens for one in found] == [tuple(HEAD[:5])]
+    assert found[0].canonical <= 5
+
+
+def test_namespaces_and_the_canonical_part_go_along() -> None:
+    cache = new_cache(256)
+    keep(cache, "a tenant", HEAD, canonical=7)
+    (one,) = most_valuable(cache, tokens_max=1000, paths_max=10)
+    assert (one.chain, one.canonical) == (chain("a tenant"), 7)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_what_is_given_makes_another_cache_hit(seed: int, tokens_max: int) -> None:
+    rng = random.Random(seed)
+    cache = new_cache(512)
+    for _ in range(8):
+        keep(cache, rng.choice(["", "x"]), [rng.randrange(10, 13) for _ in range(rng.randrange(1, 20))])
+    found = most_valuable(cache, tokens_max=tokens_max, paths_max=64)
+    distinct = {(one.chain, one.tokens[:end]) for one in found for end in range(1, len(one.tokens) + 1)}
+    assert len(distinct) <= tokens_max
+    taker = new_cache(512)
+    for one in found:
+        salt = "x" if one.chain == chain("x") else ""
+        assert hit(cache, salt, one.tokens) == len(one.tokens)
+        keep(taker, salt, one.tokens)
+        assert hit(taker, salt, one.tokens) == len(one.tokens)

@@ -1,0 +1,225 @@
+"""A worker gives its most valuable prefixes to others, and takes those that others give.
+
+`POST /cache/handover {to, tokens_max?, timeout_s?}` makes this worker send its prefixes to the workers at `to`, each
+prefix to one of them; `POST /cache/adopt` is what it sends: token paths with their namespaces' chains, which the taker
+computes like a prefix hint, after all requests of users. `GET /cache/load` is the load, for scaling.
+
+Keeps true: only the fleet's token opens these; a taker of another vocabulary or secret refuses; nothing takes longer
+than its time; users' requests go first. Does not know why it is asked (a scale-in, a newcomer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trieway.meta_tree.chain import Chain
+from trieway.serving.auth import require_fleet
+from trieway.serving.errors import ApiError, BadRequest
+from trieway.serving.http import header_map
+from trieway.serving.wire_errors import bad_json
+from trieway.worker.core.legacy import Prefix, most_valuable
+from trieway.worker.prompts import Codec, Prompt
+from trieway.worker.service import Service
+
+log = logging.getLogger(__name__)
+
+PATHS_MAX = 256
+TAKERS_MAX = 64
+TIMEOUT_MAX_S = 120.0
+SHARE_OF_TAKER = 0.25
+"""A taker is given at most this share of its pool: its own cache matters as well."""
+BATCH_TOKENS = 8192
+"""About so many tokens travel in one request; a path is never cut for it."""
+HINT_PRIORITY = 1 << 20
+"""After everything that a user waits for."""
+CONNECT_TIMEOUT_S = 2.0
+
+
+class _Order(msgspec.Struct):
+    to: list[str]
+    tokens_max: int | None = None
+    timeout_s: float = 20.0
+
+
+class _Path(msgspec.Struct, array_like=True):
+    """`seed` and `root` are the chain's: 64 bits, as text so that every JSON reader keeps them whole."""
+
+    seed: str
+    root: str
+    canonical: int
+    tokens: list[int]
+
+
+class _Gift(msgspec.Struct):
+    vocabulary_digest: str
+    seed_id: str
+    paths: list[_Path]
+
+
+class Handover:
+    """The three routes. `codec` tokenises, to tell generated paths from those that a text would take anew."""
+
+    def __init__(self, service: Service, codec: Codec, feed_token: str) -> None:
+        self._service = service
+        self._codec = codec
+        self._table = codec.token_bytes
+        self._feed_token = feed_token
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/cache/handover", self.give, methods=["POST"]),
+            Route("/cache/adopt", self.adopt, methods=["POST"]),
+            Route("/cache/load", self.load, methods=["GET"]),
+        ]
+
+    async def load(self, request: Request) -> Response:
+        """The worker's load as its heartbeats tell it, with the sums of its queue."""
+        require_fleet(header_map(request.scope), self._feed_token)
+        started, queue_ms = self._service.metrics.queue_sums()
+        return _json({**asdict(self._service.load()), "started_total": started, "queue_ms_total": queue_ms})
+
+    async def give(self, request: Request) -> Response:
+        """Sends prefixes away; answers how many went where. A taker that fails costs only its share."""
+        require_fleet(header_map(request.scope), self._feed_token)
+        order = _decode(await request.body(), _Order)
+        if not 1 <= len(order.to) <= TAKERS_MAX or not 0 < order.timeout_s <= TIMEOUT_MAX_S:
+            raise BadRequest(f"1 to {TAKERS_MAX} takers and up to {TIMEOUT_MAX_S:g} s are possible", param="to")
+        most = round(self._service.card.kv_tokens * SHARE_OF_TAKER) * len(order.to)
+        tokens_max = most if order.tokens_max is None else min(most, order.tokens_max)
+        prefixes = await self._service.engine.ask(
+            lambda stepper: most_valuable(stepper.cache, tokens_max=tokens_max, paths_max=PATHS_MAX)
+        )
+        given = await self._send_all(_shares(prefixes, order.to), order.timeout_s)
+        log.info("handed %d of %d prefixes to %d workers", sum(given.values()), len(prefixes), len(order.to))
+        return _json({"prefixes": len(prefixes), "given": given})
+
+    async def _send_all(self, shares: dict[str, list[Prefix]], timeout_s: float) -> dict[str, int]:
+        given = dict.fromkeys(shares, 0)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
+
+            async def send(taker: str) -> None:
+                for batch in _batches(shares[taker]):
+                    given[taker] += await self._send(http, taker, batch)
+
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.gather(*(send(taker) for taker in shares))
+            except TimeoutError:
+                log.info("the time for handing prefixes over is spent")
+        return given
+
+    async def _send(self, http: aiohttp.ClientSession, taker: str, batch: Sequence[Prefix]) -> int:
+        """How many it took; 0 where it did not."""
+        card = self._service.card
+        gift = _Gift(
+            vocabulary_digest=card.vocabulary_digest,
+            seed_id=card.seed_id,
+            paths=[_Path(str(one.chain.seed), str(one.chain.root), one.canonical, list(one.tokens)) for one in batch],
+        )
+        headers = {"authorization": f"Bearer {self._feed_token}", "content-type": "application/json"}
+        try:
+            async with http.post(f"{taker}/cache/adopt", data=msgspec.json.encode(gift), headers=headers) as answer:
+                await answer.read()
+                if answer.status == 200:
+                    return len(batch)
+                log.warning("%s took no prefixes: it answered %d", taker, answer.status)
+        except (aiohttp.ClientError, OSError) as error:
+            log.warning("%s took no prefixes: %s", taker, error)
+        return 0
+
+    async def adopt(self, request: Request) -> Response:
+        """Computes what is given, and remembers which exact tokens generated text had."""
+        require_fleet(header_map(request.scope), self._feed_token)
+        gift = _decode(await request.body(), _Gift)
+        card = self._service.card
+        if gift.vocabulary_digest != card.vocabulary_digest or gift.seed_id != card.seed_id:
+            raise BadRequest("these prefixes are of another vocabulary or fleet secret", code="stranger")
+        prompts = [self._prompt(path) for path in gift.paths]
+        cached = 0
+        for prompt in prompts:
+            await asyncio.to_thread(self._remember, prompt)
+            try:
+                cached += sum(one.cached_tokens for one in await self._service.hint([prompt], HINT_PRIORITY))
+            except ApiError as error:
+                log.info("a prefix was not adopted: %s", error.message)
+        return _json({"paths": len(prompts), "tokens": sum(len(one.tokens) for one in prompts), "cached": cached})
+
+    def _prompt(self, path: _Path) -> Prompt:
+        if not path.tokens or min(path.tokens) < 0 or max(path.tokens) >= len(self._table):
+            raise BadRequest("token ids of this vocabulary are needed", param="paths")
+        try:
+            chain = Chain(seed=int(path.seed) % 2**64, root=int(path.root) % 2**64)
+        except ValueError:
+            raise BadRequest("seed and root are numbers", param="paths") from None
+        tokens = tuple(path.tokens[: self._service.card.context_tokens])
+        text = b"".join([self._table[token] for token in tokens])
+        return Prompt(
+            chain=chain, tokens=tokens, canonical=max(0, min(path.canonical, len(tokens))), text=text, shown=""
+        )
+
+    def _remember(self, prompt: Prompt) -> None:
+        """Text that the giver generated has tokens that the tokenizer would not choose: they are kept with it."""
+        memory = self._service.memory
+        if memory is None or prompt.canonical < len(prompt.tokens):
+            return
+        usual, _ = self._codec.encode_bytes_checked(prompt.text.decode(errors="replace"))
+        agreed = 0
+        for mine, theirs in zip(usual, prompt.tokens, strict=False):
+            if mine != theirs:
+                break
+            agreed += 1
+        if agreed < len(prompt.tokens):
+            start = sum(len(self._table[token]) for token in prompt.tokens[:agreed])
+            memory.remember(prompt.chain, prompt.text, prompt.tokens, start)
+
+
+def _shares(prefixes: Sequence[Prefix], takers: Sequence[str]) -> dict[str, list[Prefix]]:
+    """Each prefix to one taker; those that begin alike stay together, and the load is even."""
+    shares: dict[str, list[Prefix]] = {taker: [] for taker in takers}
+    tokens = dict.fromkeys(takers, 0)
+    home: dict[tuple[Chain, tuple[int, ...]], str] = {}
+    for one in prefixes:
+        head = (one.chain, one.tokens[:64])
+        taker = home.get(head)
+        if taker is None or tokens[taker] > 2 * min(tokens.values()) + BATCH_TOKENS:
+            taker = home[head] = min(takers, key=lambda each: tokens[each])
+        shares[taker].append(one)
+        tokens[taker] += len(one.tokens)
+    return {taker: share for taker, share in shares.items() if share}
+
+
+def _batches(prefixes: Sequence[Prefix]) -> list[list[Prefix]]:
+    batches: list[list[Prefix]] = []
+    size = BATCH_TOKENS
+    for one in prefixes:
+        if size >= BATCH_TOKENS:
+            batches.append([])
+            size = 0
+        batches[-1].append(one)
+        size += len(one.tokens)
+    return batches
+
+
+T = TypeVar("T")
+
+
+def _decode(body: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_json(error) from None
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
