@@ -52,7 +52,8 @@ class Event(msgspec.Struct):
 
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: object = None
+    """Whatever stands there; servers differ."""
 
     def said(self) -> tuple[str, bool]:
         """The text that the first choice brings, and whether any came: what a model thinks aloud is none of the answer,

@@ -138,7 +138,7 @@ class Exchange:
         if self.status is not None:
             return
         if self.http != 200:
-            self.end(f"http_{self.http}", now, _message(b"".join(self._body)))
+            self.end(f"http_{self.http}", now, _body_message(b"".join(self._body)))
         elif self._reader is not None:
             if not self._finished:
                 self.end(CUT, now, "the stream ended without its end mark")
@@ -196,25 +196,19 @@ def _text(headers: dict[bytes, bytes], name: str) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-class _Said(msgspec.Struct):
-    message: str = ""
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _Said | str | None = None
-    message: str | None = None
-
-
-def _message(data: bytes | msgspec.Raw) -> str:
+def _body_message(data: bytes) -> str:
     """What an error body says, in one line."""
-    raw = bytes(data)
-    text = raw.decode(errors="replace")
     try:
-        told = msgspec.json.decode(raw, type=_ErrorBody | str)
-        if isinstance(told, str):
-            text = told
-        else:
-            text = told.message or (told.error.message if isinstance(told.error, _Said) else told.error) or text
+        return _message(msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    return " ".join(text.split())[:MESSAGE_CHARS_MAX]
+        return " ".join(data.decode(errors="replace").split())[:MESSAGE_CHARS_MAX]
+
+
+def _message(told: object) -> str:
+    """The message within OpenAI's error, FastAPI's detail, or whatever it is."""
+    while isinstance(told, dict):
+        inner = next((told[key] for key in ("error", "message", "detail") if told.get(key)), None)
+        if inner is None:
+            break
+        told = inner
+    return " ".join(str(told).split())[:MESSAGE_CHARS_MAX]

@@ -17,6 +17,8 @@ from typing import NoReturn
 from trieway import __version__
 from trieway.fleet import commands
 from trieway.fleet.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from trieway.loadgen.cli import add_load
+from trieway.loadgen.errors import LoadError
 from trieway.serving.config import ConfigError, RayConfig, RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_load import add_flags
 
@@ -79,6 +81,7 @@ def build_parser() -> Parser:
     demo.set_defaults(run=commands.demo)
 
     _add_ray(command("ray", "the fleet on a Ray cluster"))
+    add_load(command("load", "drive any OpenAI-compatible server, and report how far from the best possible it is"))
 
     models = command("models", "the models that can be named")
     models.set_defaults(run=commands.models)
@@ -136,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     try:
         return int(asked.run(asked))
-    except CommandError as error:
+    except (CommandError, LoadError) as error:
         return _complain(error, error.exit_code)
     except ConfigError as error:
         return _complain(error, EXIT_USAGE)

@@ -220,4 +220,6 @@ def test_a_later_minor_version_is_read(tmp_path: Path) -> None:
 
 def test_the_schema_is_published() -> None:
     published = Path(__file__).resolve().parents[2] / "docs/report.schema.json"
-    assert msgspec.json.decode(published.read_bytes()) == json_schema(), "run `make report-schema`"
+    assert msgspec.json.decode(published.read_bytes()) == msgspec.json.decode(msgspec.json.encode(json_schema())), (
+        "run `make report-schema`"
+    )

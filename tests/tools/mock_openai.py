@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
         elif path == "/workers" and options.workers:
             host = self.headers["host"]
             rows = [
-                {"id": name, "url": f"http://{host}", "load": {"kv_total_tokens": 1000}} for name in options.workers
+                {"id": name, "url": f"http://{host}", "load": {"kv_total_tokens": 1_000_000}} for name in options.workers
             ]
             self.send(200, json.dumps({"workers": rows}).encode())
         elif path == "/cache/flush":
