@@ -98,7 +98,9 @@ def test_the_grace_period_covers_pre_stop_and_drain(values: Path) -> None:
         container = containers(pod, init=False)[0]
         flags = dict(re.findall(r"--([a-z-]+)=(\S+)", " ".join(container.get("args", []))))
         if "drain-timeout-s" in flags:
-            pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+            hook = container.get("lifecycle", {}).get("preStop", {})
+            told = dict(re.findall(r"--(timeout|pause)-s=(\d+)", " ".join(hook.get("exec", {}).get("command", []))))
+            pause = hook.get("sleep", {}).get("seconds", 0) + max([0, *map(int, told.values())])
             assert pod["spec"]["terminationGracePeriodSeconds"] >= pause + int(flags["drain-timeout-s"]) + 10, whose
 
 

@@ -26,6 +26,7 @@ BAD: dict[str, tuple[str, str]] = {
     "a model without a name": ("models: [{model: smollm2-135m}]", r"models.0.*name"),
     "a name that is no DNS label": ("models: [{name: Llama_3}]", r"models.0.name"),
     "a model twice": ("models: [{name: a}, {name: a}]", r"the name a is there twice"),
+    "a name of the chart's own": ("models: [{name: workers}]", r"workers is the name of the chart's own"),
     "a name too long": (
         "fullnameOverride: a-very-long-name-for-a-release-indeed-yes\nmodels: [{name: and-a-long-name-of-a-model}]",
         r"52; shorten",
@@ -101,7 +102,13 @@ def test_a_model_keeps_its_own_word_even_if_it_says_no_or_nothing(helm: str, tmp
             {
                 "worker": {"config": {"prefix_cache": True}, "pdb": {"enabled": True}, "preStopSeconds": 9},
                 "models": [
-                    {"name": "a", "config": {"prefix_cache": False}, "pdb": {"enabled": False}, "preStopSeconds": 0}
+                    {
+                        "name": "a",
+                        "config": {"prefix_cache": False},
+                        "pdb": {"enabled": False},
+                        "preStopSeconds": 0,
+                        "handOver": {"enabled": False},
+                    }
                 ],
             }
         )

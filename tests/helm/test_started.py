@@ -188,6 +188,52 @@ def test_logs_are_json_and_hold_no_key(fleet: Fleet) -> None:
                 assert json.loads(line)["level"]
 
 
+def cached_tokens(fleet: Fleet, worker: Running, prompt: str) -> int:
+    """How much of a prompt one worker reuses, asked directly."""
+    key = (fleet.keys / "client-key").read_text()
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    headers = {"authorization": f"Bearer {key}"}
+    answer = httpx.post(worker.url + "/v1/completions", json=body, headers=headers, timeout=120.0)
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def hook(fleet: Fleet, values: str, kind: str, worker: Running) -> subprocess.CompletedProcess[str]:
+    """Runs a worker's hook as the chart renders it for a value set, with this fleet's addresses."""
+    manifests = rendered(HELMS[-1], next(path for path in VALUES if path.stem == values))
+    command = main_container(manifests, "StatefulSet", "worker")["lifecycle"][kind]["exec"]["command"]
+    address, port = worker.url.removeprefix("http://").split(":")
+    peers = [one.url.removeprefix("http://").split(":")[0] for one in fleet.workers]
+    assert command[0] == "python"
+    assert f"--peers=prod-trieway-{MODEL}.{NAMESPACE}.svc.cluster.local" in command
+    there = [
+        *(
+            part
+            for part in moved(command[1:], host="", port=int(port), paths={KEYS: str(fleet.keys)})
+            if "peers" not in part
+        ),
+        *("--peers", *peers),
+    ]
+    environ = {"PATH": os.environ["PATH"], "POD_IP": address}
+    return subprocess.run(
+        [sys.executable, *there], capture_output=True, text=True, timeout=120, check=False, env=environ
+    )
+
+
+@pytest.mark.parametrize(("kind", "values", "giver"), [("preStop", "minimal", 0), ("postStart", "gpu", 1)])
+def test_hooks_pass_prefixes_to_the_workers_that_stay_and_to_those_that_come(
+    fleet: Fleet, kind: str, values: str, giver: int
+) -> None:
+    taker = 1 - giver
+    prompt = f"A long text that only worker {giver} has seen. " * 20
+    assert cached_tokens(fleet, fleet.workers[giver], prompt) < 20, "but for its first words"
+    # The one that leaves gives; the one that comes asks the others to give.
+    done = hook(fleet, values, kind, fleet.workers[0])
+    assert done.returncode == 0, done.stderr
+    assert "gave" in done.stdout
+    assert "nothing" not in done.stdout
+    assert cached_tokens(fleet, fleet.workers[taker], prompt) > 100
+
+
 @dataclass
 class Prometheus:
     """A real one that scrapes the fleet."""
@@ -226,7 +272,7 @@ def scrape_config(fleet: Fleet) -> dict[str, Any]:
             }
         )
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "2s"},
+        "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},
         "rule_files": [str(CHART / "files" / "rules.yaml")],
         "scrape_configs": jobs,
     }
@@ -262,12 +308,16 @@ def complete(fleet: Fleet, prompt: str, max_tokens: int = 24) -> httpx.Response:
 def break_a_stream(fleet: Fleet) -> str:
     """Kills the worker of a running stream, with other requests running beside; returns the stream's text."""
     answers: list[int] = []
+    # They go where the stream's prefix is.
+    shared = "Once upon a time there was a worker whose end nobody noticed. " * 24
     others = [
-        threading.Thread(target=lambda n=n: answers.append(complete(fleet, f"{n} is a number that", 96).status_code))
+        threading.Thread(
+            target=lambda n=n: answers.append(complete(fleet, f"{shared}{n} is a number that", 96).status_code)
+        )
         for n in range(6)
     ]
     text = ""
-    body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    body = {"model": MODEL, "prompt": shared, "max_tokens": 400, "ignore_eos": True, "stream": True}
     with fleet.client as client, client.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.status_code == 200
         for one in others:
@@ -293,7 +343,10 @@ def test_every_series_of_rules_and_dashboard_is_in_a_real_scrape(fleet: Fleet, s
     until = time.monotonic() + 60
     while wanted - scraping.names() and time.monotonic() < until:
         time.sleep(1.0)
-    assert not wanted - scraping.names()
+    health = {
+        one["labels"]["pod"]: (one["health"], one["lastError"]) for one in scraping.ask("targets")["activeTargets"]
+    }
+    assert not wanted - scraping.names(), f"missing: {sorted(wanted - scraping.names())}; targets: {health}"
     for query in queries.values():
         asked = query.replace("$namespace", NAMESPACE).replace("$__rate_interval", "1m")
         assert scraping.ask("query", query=asked)["resultType"] == "vector"

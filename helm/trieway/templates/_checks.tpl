@@ -6,6 +6,9 @@
 {{- fail (printf "models: the name %s is there twice; give each model its own" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
+{{- if has .name (list "router" "workers") -}}
+{{- fail (printf "models: %s is the name of the chart's own objects; give the model another" .name) -}}
+{{- end -}}
 {{- $whole := include "trieway.workerName" (dict "root" $ "model" .name) -}}
 {{- if gt (len $whole) 52 -}}
 {{- fail (printf "models: %s is %d characters long and a StatefulSet may have 52; shorten the model's name or set fullnameOverride" $whole (len $whole)) -}}

@@ -141,7 +141,9 @@ httpGet:
 
 {{/* Time for endpoints to forget the pod, then for running answers, then for the process to end. */}}
 {{- define "trieway.grace" -}}
-{{ add (int .preStopSeconds) (int .drainSeconds) 15 }}
+{{- $pause := int .preStopSeconds -}}
+{{- if dig "handOver" "enabled" false . -}}{{- $pause = max $pause (add (int .handOver.seconds) 5) -}}{{- end -}}
+{{ add $pause (int .drainSeconds) 15 }}
 {{- end -}}
 
 {{- define "trieway.lifecycle" -}}

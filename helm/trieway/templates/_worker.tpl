@@ -15,6 +15,33 @@
 {{- end }}
 {{- end -}}
 
+{{/* Before a worker goes and after it came, prefixes pass between it and the others of its model. */}}
+{{- define "trieway.workerLifecycle" -}}
+{{- $hand := .part.handOver }}
+{{- $peers := printf "%s.%s.svc.%s" (include "trieway.workerName" .) .root.Release.Namespace .root.Values.clusterDomain }}
+{{- $common := list (printf "--peers=%s" $peers) (printf "--port=%d" (int .part.port)) "--fleet-secret-file=/etc/trieway/keys/fleet-secret" }}
+{{- $python := list "python" "-I" "-m" "trieway.worker.neighbours" }}
+{{- if or $hand.warm $hand.enabled (gt (int .part.preStopSeconds) 0) }}
+lifecycle:
+  {{- if $hand.warm }}
+  postStart:
+    exec:
+      command:
+        {{- toYaml (concat $python (list "arrive") $common (list (printf "--timeout-s=%d" (int $hand.warmSeconds)))) | nindent 8 }}
+  {{- end }}
+  {{- if $hand.enabled }}
+  preStop:
+    exec:
+      command:
+        {{- toYaml (concat $python (list "leave") $common (list (printf "--timeout-s=%d" (int $hand.seconds)) (printf "--pause-s=%d" (int .part.preStopSeconds)))) | nindent 8 }}
+  {{- else if gt (int .part.preStopSeconds) 0 }}
+  preStop:
+    sleep:
+      seconds: {{ int .part.preStopSeconds }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* The container's resources with its GPUs. */}}
 {{- define "trieway.workerResources" -}}
 {{- $resources := deepCopy (.part.resources | default dict) -}}
@@ -29,6 +56,9 @@
 {{ include "trieway.env" . }}
 - name: HF_HUB_OFFLINE
   value: "1"
+- name: POD_IP
+  valueFrom:
+    fieldRef: {fieldPath: status.podIP}
 {{- if and (not .part.cuda) (dig "requests" "cpu" "" .part.resources) }}
 # torch would take a thread for every core of the node.
 - name: OMP_NUM_THREADS
