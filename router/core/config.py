@@ -63,6 +63,8 @@ class CoreConfig:
     """Excess over the peers' mean that costs nothing: sampling noise under balanced load."""
     spread_share_max: float = 0.5
     """The excess never costs more than this share of computing the whole prompt: a prompt held mostly stays."""
+    spread_tilt: float = 0.5
+    """Between workers that hold equally much, the excess never costs more than this share of the cost's error."""
     heat_halflife_s: float = 60.0
     """Computing a shared prefix once more is an investment: its cost is divided among the requests that this time's
     traffic lets expect to use the copy. The copy fades with the heat."""
@@ -80,7 +82,7 @@ class CoreConfig:
     prior_output_tokens: int = 64
     """Length of an answer for that purpose, unless max_tokens is below it."""
     tie_chance_min: float = 0.2
-    """A worker less likely than this to beat the cheapest is no tie."""
+    """A worker less likely than this to beat the cheapest is no tie; half of it where both hold equally much."""
 
     # Health.
     heartbeat_timeout_s: float = 5.0

@@ -177,13 +177,16 @@ def _with_spread(config: CoreConfig, job: Job, candidates: Sequence[Candidate], 
         return rows
     fair = sum(row.inflow_tokens for row in rows) / len(rows) * (1.0 + config.spread_tolerance)
     fair += config.inflow_softness_tokens
+    least_cached = min(row.cached_tokens for row in rows)
     charged = []
     for row, candidate in zip(rows, candidates, strict=True):
-        excess = row.inflow_tokens - fair - row.cached_tokens  # this prompt's own past is no excess
+        excess = row.inflow_tokens - fair
         if excess > 0.0:
             slope = candidate.prefill.ms_per_unit
             most = config.spread_share_max * job.prompt_tokens
-            spread_ms = min(config.spread_weight * excess, most) * slope
+            # It may undo what the prefix draws, and beyond that only tilt a tie: a past flow never bars a worker.
+            drawn_ms = (row.cached_tokens - least_cached) * slope + config.spread_tilt * row.error_ms
+            spread_ms = min(min(config.spread_weight * excess, most) * slope, drawn_ms)
             row = replace(row, spread_ms=spread_ms, cost_ms=row.cost_ms + spread_ms)
         charged.append(row)
     return charged

@@ -142,6 +142,8 @@ class Book:
         self.open_tokens -= self.open.pop(booking_id)
         self._ended.append(now)
         if booking_id in self.pending:
+            # Refused, broken or left: nothing of it is known to be in the cache, so it is no new work there.
+            self._inflow = max(self._inflow - self.pending[booking_id], 0.0)
             self._begun.append((now, self.pending[booking_id]))
             self._drop_pending(booking_id)
 

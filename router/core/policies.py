@@ -5,6 +5,7 @@ booking), so a decision that is not booked leaves no trace. Does not know prompt
 be picked.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from math import erfc, sqrt
 from typing import Protocol
@@ -12,9 +13,13 @@ from typing import Protocol
 from trieway.router.core.config import CoreConfig
 from trieway.router.core.values import CostRow, Rng
 
-EMPTIER_MAX = 2.0
-"""An empty cache draws at most this many times its share: a returned worker gets its part of the new, not all of it."""
-INFLOW_MAX = 4.0
+EMPTIER_MAX = 1.25
+"""An emptier cache draws at most this many times its share: a returned worker gets its part of the new, not all."""
+INFLOW_MAX = 1.25
+"""The same for less new work lately. Both are mild, so that a long past never decides where everything new goes."""
+RESTED_MAX = 4.0
+"""Of equals the one used longest ago draws this many times as much as the one used last: chance alone would run in
+streaks, and one worker could get under a third of forty."""
 
 
 class Policy(Protocol):
@@ -43,18 +48,25 @@ class CacheAware:
         if len(tied) > 1:
             held = sum(row.held_tokens for row in tied) / len(tied)
             inflow = sum(row.inflow_tokens for row in tied) / len(tied)
+            bookings = sorted(row.last_booked for row in tied)
+            alike = len({row.cached_tokens for row in tied}) == 1
             for index, row in enumerate(rows):
                 if weights[index]:
                     weights[index] *= _pull(held, row.held_tokens, self._softness, EMPTIER_MAX)
-                    # Squared, for inflow must correct within tens of requests what a small bias of the costs does.
-                    weights[index] *= _pull(inflow, row.inflow_tokens, self._softness, INFLOW_MAX**0.5) ** 2
+                    weights[index] *= _pull(inflow, row.inflow_tokens, self._softness, INFLOW_MAX)
+                    if not alike:
+                        continue
+                    later = len(tied) - bisect_right(bookings, row.last_booked)
+                    weights[index] *= RESTED_MAX ** (later / (len(tied) - 1))
         return _normalised(weights)
 
     def _chance_against(self, row: CostRow, best: CostRow) -> float:
         """Chance that `row` is in truth no dearer than the one that looks cheapest; 0 if too small to be a tie."""
         distance = row.cost_ms - best.cost_ms
         chance = 0.5 * erfc(distance / sqrt(2.0 * (row.error_ms**2 + best.error_ms**2)))
-        return chance if chance >= self._chance_min else 0.0
+        # Where both would compute as much, a wrong guess costs only the difference; elsewhere it costs work done twice.
+        least = self._chance_min if row.cached_tokens != best.cached_tokens else 0.5 * self._chance_min
+        return chance if chance >= least else 0.0
 
 
 class LongestPrefix:

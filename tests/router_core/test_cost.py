@@ -170,10 +170,15 @@ def test_a_hot_prefix_is_cheaper_to_copy() -> None:
 
 
 def test_new_work_in_excess_of_the_peers_costs() -> None:
-    rows = cost_rows(CONFIG, job(), [candidate("a", book=Book(0.0, 2000.0)), candidate("b")], 0.0)
+    rows = cost_rows(CONFIG, job(), [candidate("a", usable=600, book=Book(0.0, 2000.0)), candidate("b")], 0.0)
     assert rows[0].spread_ms > 0.0 == rows[1].spread_ms
-    capped = cost_rows(CONFIG, job(), [candidate("a", book=Book(0.0, 1e9)), candidate("b")], 0.0)
+    capped = cost_rows(CONFIG, job(), [candidate("a", usable=600, book=Book(0.0, 1e9)), candidate("b")], 0.0)
     assert capped[0].spread_ms == pytest.approx(500.0)
+
+
+def test_a_past_flow_only_tilts_a_tie() -> None:
+    flooded, calm = cost_rows(CONFIG, job(), [candidate("a", book=Book(0.0, 1e9)), candidate("b")], 0.0)
+    assert flooded.cost_ms - calm.cost_ms == pytest.approx(CONFIG.spread_tilt * flooded.error_ms)
 
 
 @given(
