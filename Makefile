@@ -18,7 +18,7 @@ endif
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help up install test test-helm check format verify bench report-schema sim gpu-smoke demo clean
+.PHONY: help up install test test-ray test-helm check format verify bench report-schema sim gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,7 +29,7 @@ up: $(VENV)/.run ## install what is missing, then serve SmolLM2 on two workers b
 install: $(VENV)/.run ## only the environment of `make up`
 
 test: $(VENV)/.dev ## the test suite, under 10 minutes on two cores (ARGS="-k radix" narrows it)
-	$(PYTEST) -m "not verify and not helm" $(ARGS)
+	$(PYTEST) -m "not verify and not helm and not ray" $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, import rules, tidiness
 	$(BIN)/ruff check .
@@ -41,6 +41,10 @@ check: $(VENV)/.dev ## lint, types, import rules, tidiness
 format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+test-ray: $(VENV)/.dev ## the fleet on a Ray cluster of two nodes on loopback, under 10 minutes; needs redis-server
+	$(PIP) -c constraints-ray.txt 'ray[serve]'
+	$(PYTEST) -v tests/ray tests/discovery $(ARGS)
 
 test-helm: $(VENV)/.dev ## the chart, its rules and its image: fetches Helm, validators and Prometheus (0.25 GB) into .cache
 	-$(BIN)/python -m tests.helm.tools

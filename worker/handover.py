@@ -27,7 +27,7 @@ from trieway.serving.auth import require_fleet
 from trieway.serving.errors import ApiError, BadRequest
 from trieway.serving.http import header_map
 from trieway.serving.wire_errors import bad_json
-from trieway.worker.core.legacy import Prefix, most_valuable
+from trieway.worker.core.legacy import Allowance, Prefix, most_valuable, shares
 from trieway.worker.prompts import Codec, Prompt
 from trieway.worker.service import Service
 
@@ -60,6 +60,10 @@ class _Path(msgspec.Struct, array_like=True):
     tokens: list[int]
 
 
+class _Taken(msgspec.Struct):
+    adopted: int
+
+
 class _Gift(msgspec.Struct):
     vocabulary_digest: str
     seed_id: str
@@ -74,6 +78,7 @@ class Handover:
         self._codec = codec
         self._table = codec.token_bytes
         self._feed_token = feed_token
+        self._allowance = Allowance(round(service.card.kv_tokens * SHARE_OF_TAKER))
 
     def routes(self) -> list[Route]:
         return [
@@ -99,7 +104,7 @@ class Handover:
         prefixes = await self._service.engine.ask(
             lambda stepper: most_valuable(stepper.cache, tokens_max=tokens_max, paths_max=PATHS_MAX)
         )
-        given = await self._send_all(_shares(prefixes, order.to), order.timeout_s)
+        given = await self._send_all(shares(prefixes, order.to), order.timeout_s)
         log.info("handed %d of %d prefixes to %d workers", sum(given.values()), len(prefixes), len(order.to))
         return _json({"prefixes": len(prefixes), "given": given})
 
@@ -130,11 +135,11 @@ class Handover:
         headers = {"authorization": f"Bearer {self._feed_token}", "content-type": "application/json"}
         try:
             async with http.post(f"{taker}/cache/adopt", data=msgspec.json.encode(gift), headers=headers) as answer:
-                await answer.read()
+                body = await answer.read()
                 if answer.status == 200:
-                    return len(batch)
+                    return msgspec.json.decode(body, type=_Taken).adopted
                 log.warning("%s took no prefixes: it answered %d", taker, answer.status)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, msgspec.MsgspecError, OSError) as error:
             log.warning("%s took no prefixes: %s", taker, error)
         return 0
 
@@ -146,14 +151,22 @@ class Handover:
         if gift.vocabulary_digest != card.vocabulary_digest or gift.seed_id != card.seed_id:
             raise BadRequest("these prefixes are of another vocabulary or fleet secret", code="stranger")
         prompts = [self._prompt(path) for path in gift.paths]
-        cached = 0
-        for prompt in prompts:
-            await asyncio.to_thread(self._remember, prompt)
-            try:
-                cached += sum(one.cached_tokens for one in await self._service.hint([prompt], HINT_PRIORITY))
-            except ApiError as error:
-                log.info("a prefix was not adopted: %s", error.message)
-        return _json({"paths": len(prompts), "tokens": sum(len(one.tokens) for one in prompts), "cached": cached})
+        adopted = [await self._take(prompt) for prompt in prompts]
+        return _json({"paths": len(prompts), "adopted": sum(adopted)})
+
+    async def _take(self, prompt: Prompt) -> bool:
+        """Computes one prefix, unless enough was computed for others lately."""
+        clock = asyncio.get_running_loop().time
+        if not self._allowance.left(clock()):
+            return False
+        await asyncio.to_thread(self._remember, prompt)
+        try:
+            for one in await self._service.hint([prompt], HINT_PRIORITY):
+                self._allowance.spend(one.prompt_tokens - one.cached_tokens, clock())
+        except ApiError as error:
+            log.info("a prefix was not adopted: %s", error.message)
+            return False
+        return True
 
     def _prompt(self, path: _Path) -> Prompt:
         if not path.tokens or min(path.tokens) < 0 or max(path.tokens) >= len(self._table):
@@ -182,21 +195,6 @@ class Handover:
         if agreed < len(prompt.tokens):
             start = sum(len(self._table[token]) for token in prompt.tokens[:agreed])
             memory.remember(prompt.chain, prompt.text, prompt.tokens, start)
-
-
-def _shares(prefixes: Sequence[Prefix], takers: Sequence[str]) -> dict[str, list[Prefix]]:
-    """Each prefix to one taker; those that begin alike stay together, and the load is even."""
-    shares: dict[str, list[Prefix]] = {taker: [] for taker in takers}
-    tokens = dict.fromkeys(takers, 0)
-    home: dict[tuple[Chain, tuple[int, ...]], str] = {}
-    for one in prefixes:
-        head = (one.chain, one.tokens[:64])
-        taker = home.get(head)
-        if taker is None or tokens[taker] > 2 * min(tokens.values()) + BATCH_TOKENS:
-            taker = home[head] = min(takers, key=lambda each: tokens[each])
-        shares[taker].append(one)
-        tokens[taker] += len(one.tokens)
-    return {taker: share for taker, share in shares.items() if share}
 
 
 def _batches(prefixes: Sequence[Prefix]) -> list[list[Prefix]]:

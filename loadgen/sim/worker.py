@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trieway.kernels.block_hash import BLOCK_BYTES
 from trieway.loadgen.sim.clock import LocalClock, Timeline
@@ -56,6 +56,7 @@ class SimWorker:
         self._rng = rng
         self._note = note
         self._turn = 0
+        self._hints = 0
         self._plan: Plan | None = None
         self._jump: Jump | None = None
         self._codec = tokenizer()
@@ -165,6 +166,21 @@ class SimWorker:
         self.jobs[exchange.id] = Job(exchange, tokens)
         self._wake()
 
+    @property
+    def codec(self) -> Any:
+        """The tokenizer."""
+        return self._codec
+
+    def take_hint(self, request: Callable[[str, float], Request], job: Callable[[str], Job]) -> None:
+        """A prefix that another worker hands on; one that cannot be taken is left."""
+        self._settle()
+        self.touched = True
+        self._hints += 1
+        name, now = f"{self.id}/given.{self._hints}", self.clock.now()
+        if self.scheduler.hint(request(name, now), now) is None:
+            self.jobs[name] = job(name)
+            self._wake()
+
     def _encode(self, ask: Ask) -> list[int]:
         """The path that this worker's memory knows, then the tokenizer's."""
         known, used = ([], 0) if self.memory is None else self.memory.recall(ask.chain, ask.hashes, ask.prompt)
@@ -172,9 +188,11 @@ class SimWorker:
 
     def cancel(self, exchange_id: str) -> None:
         """The connection is gone: its request ends at once."""
-        if self.jobs.pop(exchange_id, None) is not None:
+        job = self.jobs.pop(exchange_id, None)
+        if job is not None:
             self._settle()
             self.touched = True
+            self._computed(job)
             self.scheduler.cancel(exchange_id, self.clock.now())
             self._publish()
 
@@ -270,8 +288,13 @@ class SimWorker:
         text = ask.prompt + self._codec.decode(answer)
         if self.memory is not None and answer:
             self.memory.remember(ask.chain, text, [*job.tokens, *answer], len(ask.prompt))
-        if self.seen is not None:
-            self.seen.update(ask.chain.hashes(text))
+        self._computed(job)
+
+    def _computed(self, job: Job) -> None:
+        """What it has said is in the cache from now on."""
+        if self.seen is not None and job.given:
+            ask = job.exchange.ask
+            self.seen.update(ask.chain.hashes(ask.prompt + self._codec.decode(job.said)))
 
     def _watch(self, plan: Plan) -> None:
         """Whether each hit is on text that somebody computed here before, in the same namespace."""

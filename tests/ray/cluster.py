@@ -146,6 +146,8 @@ class Cluster:
         environment = self.environment(node)
         if node == HEAD:
             environment.pop("RAY_ADDRESS")
+            # Ray takes the other nodes on this machine for a head that still runs.
+            (temp / "ray_current_cluster").unlink(missing_ok=True)
         command = [
             *(self.python, "-m", "ray.scripts.scripts", "start", *flags),
             f"--node-ip-address={node}",
@@ -163,8 +165,8 @@ class Cluster:
         end_all(f"{self.mark}-{node}-end")
 
     def trieway(self, *arguments: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
-        """Runs our command line against the cluster."""
-        command = [self.python, "-m", "trieway", *arguments]
+        """Runs our command line against the cluster, from an environment that has it."""
+        command = [sys.executable, "-m", "trieway", *arguments]
         return subprocess.run(
             command, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=timeout_s
         )

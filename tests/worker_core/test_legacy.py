@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker_core.support import chain, hit, keep, new_cache
-from trieway.worker.core.legacy import most_valuable
+from trieway.worker.core.legacy import Allowance, Prefix, most_valuable, shares
 
 HEAD = list(range(10, 30))
 
@@ -66,3 +66,26 @@ def test_what_is_given_makes_another_cache_hit(seed: int, tokens_max: int) -> No
         assert hit(cache, salt, one.tokens) == len(one.tokens)
         keep(taker, salt, one.tokens)
         assert hit(taker, salt, one.tokens) == len(one.tokens)
+
+
+def test_shares_keep_like_heads_together_and_are_even() -> None:
+    heads = [list(range(first, first + 64)) for first in (10, 80, 150)]
+    paths = [Prefix(chain=chain(), tokens=(*head, tail), canonical=65) for tail in range(4) for head in heads]
+    found = shares(paths, ["a", "b", "c", "d"])
+    assert sorted(len(share) for share in found.values()) == [4, 4, 4], "three heads need three takers"
+    for share in found.values():
+        assert len({one.tokens[:64] for one in share}) == 1
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 50)), max_size=40))
+def test_an_allowance_is_never_exceeded_in_any_window(gifts: list[tuple[float, int]]) -> None:
+    allowance = Allowance(100, window_s=10.0)
+    now, booked = 0.0, []
+    for pause, tokens in gifts:
+        now += pause
+        left = allowance.left(now)
+        assert left == max(0, 100 - sum(size for at, size in booked if now - at < 10.0))
+        if tokens <= left:
+            allowance.spend(tokens, now)
+            booked.append((now, tokens))
+        allowance.check()

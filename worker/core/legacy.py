@@ -7,11 +7,19 @@ Keeps true: reads only. Does not know who takes them.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trieway.meta_tree.chain import Chain
 from trieway.worker.core.node import Node
 from trieway.worker.core.radix import RadixCache
+
+ALLOWANCE_WINDOW_S = 60.0
+HEAD_TOKENS = 64
+"""Paths that agree so far go to one taker."""
+UNEVEN_TOKENS = 8192
+"""A taker may have twice what another has, and so many more, before a known head goes elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +57,54 @@ def most_valuable(cache: RadixCache, *, tokens_max: int, paths_max: int) -> list
         if tokens:
             chosen.append(Prefix(chain=leaf.chain, tokens=tuple(tokens), canonical=min(canonical, len(tokens))))
     return chosen
+
+
+class Allowance:
+    """How much a taker computes for others: at most `tokens_max` within `window_s`, whoever gives.
+
+    Without it, four workers that leave at once would each fill a quarter of every pool, and push out what those who
+    stay hold for their own sessions.
+    """
+
+    def __init__(self, tokens_max: int, window_s: float = ALLOWANCE_WINDOW_S) -> None:
+        self.tokens_max = tokens_max
+        self.window_s = window_s
+        self._spent: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def left(self, now: float) -> int:
+        """Tokens that may still be computed now; 0 or more."""
+        while self._spent and now - self._spent[0][0] >= self.window_s:
+            self._sum -= self._spent.popleft()[1]
+        return max(0, self.tokens_max - self._sum)
+
+    def spend(self, tokens: int, now: float) -> None:
+        """Books what was computed; `now` moves only forward."""
+        if tokens > 0:
+            self._spent.append((now, tokens))
+            self._sum += tokens
+
+    def check(self) -> None:
+        """The sum is that of what is booked."""
+        assert self._sum == sum(tokens for _, tokens in self._spent)
+
+
+def shares(prefixes: Sequence[Prefix], takers: Sequence[str]) -> dict[str, list[Prefix]]:
+    """Each prefix to one taker; those that begin alike stay together, and the load is even.
+
+    Takers that get nothing are left out.
+    """
+    found: dict[str, list[Prefix]] = {taker: [] for taker in takers}
+    tokens = dict.fromkeys(takers, 0)
+    home: dict[tuple[Chain, tuple[int, ...]], str] = {}
+    for one in prefixes:
+        head = (one.chain, one.tokens[:HEAD_TOKENS])
+        taker = home.get(head)
+        if taker is None or tokens[taker] > 2 * min(tokens.values()) + UNEVEN_TOKENS:
+            taker = home[head] = min(takers, key=lambda each: tokens[each])
+        found[taker].append(one)
+        tokens[taker] += len(one.tokens)
+    return {taker: share for taker, share in found.items() if share}
 
 
 def _last_use(node: Node) -> int:
