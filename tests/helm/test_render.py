@@ -46,6 +46,7 @@ BAD: dict[str, tuple[str, str]] = {
     "an HPA on Ray": ("mode: kuberay\nrouter: {autoscaling: {enabled: true}}", r"mode deployment"),
     "an ingress for nobody": ("ingress: {enabled: true}", r"ingress: hosts"),
     "a route from nowhere": ("httpRoute: {enabled: true}", r"httpRoute: parentRefs"),
+    "a replay of nothing": ("load: {enabled: true, command: replay}", r"load: command replay needs load.trace"),
     "a port beyond ports": ("router: {port: 70000}", r"router.port"),
     "a digest that is none": ("image: {digest: latest}", r"image.digest"),
     "a pool of no tokens": ("worker: {kvTokens: 0}", r"kvTokens"),

@@ -234,6 +234,29 @@ def test_hooks_pass_prefixes_to_the_workers_that_stay_and_to_those_that_come(
     assert cached_tokens(fleet, fleet.workers[taker], prompt) > 100
 
 
+def test_the_load_job_drives_the_fleet_and_leaves_its_reports(fleet: Fleet, tmp_path: Path) -> None:
+    manifests = rendered(HELMS[-1], next(path for path in VALUES if path.stem == "load-run"))
+    container = main_container(manifests, "Job", "client")
+    (fleet.keys / "key").write_text((fleet.keys / "client-key").read_text())
+    paths = {"/etc/trieway/client": str(fleet.keys), "/reports": str(tmp_path)}
+    service = "http://prod-trieway-router.llm.svc.cluster.local:80"
+    assert service in container["args"]
+    arguments = [
+        fleet.router.url if argument == service else argument
+        for argument in moved(container["args"], host="", port=0, paths=paths)
+    ]
+    job = start(container, arguments, "", tmp_path / "load.log")
+    try:
+        assert job.process.wait(180) == 0, job.text()[-3000:]
+    finally:
+        job.close()
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["schema"] or report["version"]
+    assert (tmp_path / "report.html").read_text().lstrip().lower().startswith("<!doctype html")
+    for key in fleet.keys.iterdir():
+        assert key.read_text() not in (tmp_path / "report.json").read_text()
+
+
 @dataclass
 class Prometheus:
     """A real one that scrapes the fleet."""

@@ -51,6 +51,9 @@
 {{- if and .Values.router.autoscaling.enabled (eq .Values.mode "kuberay") -}}
 {{- fail "router.autoscaling is of mode deployment; in mode kuberay there is one router for each pod of the router group: set router.replicas" -}}
 {{- end -}}
+{{- if and .Values.load.enabled (eq .Values.load.command "replay") (not .Values.load.trace) -}}
+{{- fail "load: command replay needs load.trace, the path of a trace in the pod (load.extraVolumes brings it there)" -}}
+{{- end -}}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
 {{- fail "httpRoute: parentRefs must name a Gateway" -}}
 {{- end -}}
