@@ -43,7 +43,7 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 
 test-ray: $(VENV)/.dev ## the fleet on a Ray cluster of two nodes on loopback, under 10 minutes; needs redis-server
-	$(PIP) -c constraints-ray.txt 'ray[serve]'
+	$(PIP) -e '.[ray]'
 	$(PYTEST) -v tests/ray tests/discovery $(ARGS)
 
 test-helm: $(VENV)/.dev ## the chart, its rules and its image: fetches Helm, validators and Prometheus (0.25 GB) into .cache
