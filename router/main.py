@@ -25,6 +25,7 @@ from trieway.serving.auth import check_bind
 from trieway.serving.config import ConfigError, RouterConfig
 from trieway.serving.errors import BadRequest
 from trieway.serving.logs import setup_logging
+from trieway.serving.protocol import BoundedProtocol
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
@@ -76,7 +77,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 router.app,
-                http="httptools",
+                http=BoundedProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -26,6 +26,7 @@ from trieway.serving.chat_template import ChatTemplate, TemplateInvalid
 from trieway.serving.config import ConfigError, WorkerConfig
 from trieway.serving.headers import SERVER_WORKER
 from trieway.serving.logs import setup_logging
+from trieway.serving.protocol import BoundedProtocol
 from trieway.worker.assembly import Built, Model, build
 from trieway.worker.models.catalog import resolve, weight_files
 from trieway.worker.runner import ModelRunner
@@ -156,7 +157,7 @@ def make_server(config: WorkerConfig, built: Built) -> Server:
     return Server(
         uvicorn.Config(
             built.app,
-            http="httptools",
+            http=BoundedProtocol,
             lifespan="off",
             log_config=None,
             access_log=False,

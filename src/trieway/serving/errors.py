@@ -4,7 +4,8 @@ Keeps true: whatever is raised, the client gets `{"error": {"message", "type", "
 key, a prompt or a token (callers put field names and bounds in messages, never values). Does not know HTTP frameworks.
 
     ApiError
-      BadRequest 400   Unauthorized 401   Forbidden 403   NotFound 404   MethodNotAllowed 405   TooLarge 413
+      BadRequest 400   Unauthorized 401   Forbidden 403   NotFound 404   MethodNotAllowed 405   SlowRequest 408
+      TooLarge 413     HeadTooLarge 431
       Busy 429         Internal 500       Upstream 502    Unavailable 503   Timeout 504
 """
 
@@ -107,6 +108,22 @@ class TooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     default_code = "body_too_large"
+
+
+class SlowRequest(ApiError):
+    """The request's bytes came too slowly."""
+
+    status = 408
+    type = "invalid_request_error"
+    default_code = "request_timeout"
+
+
+class HeadTooLarge(ApiError):
+    """The request line and headers are over their bound."""
+
+    status = 431
+    type = "invalid_request_error"
+    default_code = "head_too_large"
 
 
 class Busy(ApiError):
