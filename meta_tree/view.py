@@ -49,8 +49,10 @@ class View:
         index = next(index for index in range(len(taken) + 1) if index not in taken)
         holding = Holding(worker, group, index, approximate)
         self._workers[worker] = holding
-        self._trees.setdefault(group, Tree()).holdings[index] = holding
+        tree = self._trees.setdefault(group, Tree())
+        tree.holdings[index] = holding
         self._speculations.setdefault(group, Speculations())
+        self._make_room(tree, 0)
 
     def drop_worker(self, worker: WorkerId) -> None:
         """All that it held vanishes at once. Unknown workers are fine: dropping twice is."""
@@ -179,6 +181,7 @@ class View:
         group = self._workers[worker].group
         self._speculations[group].add(ticket, worker, hashes, usable)
         self._ticket_groups[ticket] = group
+        self._make_room(self._trees[group], 0)
 
     def retire(self, ticket: int) -> None:
         """Unknown tickets are fine: a worker that goes takes its tickets along."""

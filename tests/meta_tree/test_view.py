@@ -12,6 +12,7 @@ import pytest
 
 from tests.meta_tree.oracle import chain_hashes
 from trieway.meta_tree.events import Cleared, Removed, Stored
+from trieway.meta_tree.holding import HOLDING_BYTES
 from trieway.meta_tree.ids import GroupId, Tier, WorkerId
 from trieway.meta_tree.rows import ROW_BYTES, Rows
 from trieway.meta_tree.view import Held, View
@@ -455,3 +456,19 @@ def test_rows_reuse_what_was_freed() -> None:
             row = rows.free(row)
         rows.check()
     assert rows.capacity == 9
+
+
+def test_expectations_and_newcomers_make_room_too() -> None:
+    view = view_of(A)
+    hashes = chain_hashes([0] * 200)
+    view.apply(A, stored(hashes))
+    view.tree_bytes_max = view.bytes + 2000
+    view.speculate(1, A, chain_hashes([1] * 40), [16] * 40)
+    assert view.bytes <= view.tree_bytes_max
+    held = view.blocks(A)
+    assert 0 < held < 200
+    view.tree_bytes_max = view.bytes + HOLDING_BYTES - 1000
+    view.add_worker(B, G)
+    assert view.bytes <= view.tree_bytes_max
+    assert 0 < view.blocks(A) < held
+    view.check()
