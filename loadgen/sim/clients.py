@@ -153,7 +153,7 @@ class Clients:
         prompt = prompt_bytes(source, self._flow.answers)
         if isinstance(source, Hint):
             return Ask(pending.name, chain, prompt, (), 0, hint=True)
-        answer = self._codec.encode(self._text(source).encode())
+        answer = self._codec.encode(self._text(source, source.output_tokens).encode())
         assert len(answer) == source.output_tokens
         return Ask(
             source.id, chain, prompt, answer, source.output_tokens, source.priority, source.session, source.stream
@@ -165,9 +165,9 @@ class Clients:
             chain = self._chains[namespace] = self._key.chain(namespace)
         return chain
 
-    def _text(self, call: Call) -> str:
-        """What the model says to it."""
-        return filler(crc32(f"{self._seed}/{call.id}".encode()), call.output_tokens)
+    def _text(self, call: Call, tokens: int) -> str:
+        """What the model says to it; a context that is full cuts it short."""
+        return filler(crc32(f"{self._seed}/{call.id}".encode()), tokens)
 
     # What routers tell.
 
@@ -207,8 +207,8 @@ class Clients:
             return
         self._note("result", call.id, end)
         self.records.append(self._record(pending, call, end, flight, done))
-        if end is End.OK:
-            self._take(self._flow.answered(call.id, self._text(call), self._timeline.now))
+        if done is not None:
+            self._take(self._flow.answered(call.id, self._text(call, done.output_tokens), self._timeline.now))
             return
         fallout = self._flow.failed(call.id, self._timeline.now)
         self.records.extend(self._abandoned(one) for one in fallout.abandoned)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from trieway.loadgen.sim.flight import Flight
     from trieway.loadgen.sim.worker import SimWorker
 
+RETRANSMIT_S = 1.0
+"""How often the end of a connection is told again while its link is cut."""
+
 
 class Side(Protocol):
     """The router's side of an exchange."""
@@ -89,10 +92,12 @@ class Exchange:
             self._back.send(self._refused, reason)
 
     def reset(self) -> None:
-        """The worker's process is dead; over a link that is cut, nobody is told."""
+        """The worker's process is dead: its system says so until it gets through."""
         network = self._network
         self._back.close()
-        if not network.is_cut(*self._back.link):
+        if network.is_cut(*self._back.link):
+            network.timeline.after(RETRANSMIT_S, self.reset)
+        else:
             network.timeline.after(network.delay(), self._break, "reset")
 
     # What the router hears.
@@ -132,6 +137,6 @@ class Exchange:
 
     def _gone(self, epoch: int) -> None:
         if self._network.is_cut(*self._back.link):
-            self._network.timeline.after(1.0, self._gone, epoch)
+            self._network.timeline.after(RETRANSMIT_S, self._gone, epoch)
         elif self.worker.up and self.worker.epoch == epoch:
             self.worker.cancel(self.id)

@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One event. `worker` and `router` are indices among those there at the time, taken round."""
+    """One event. `worker`, `router` and `call` are indices among those there at the time, taken round."""
 
     at_s: float
     kind: Kind
@@ -47,23 +47,22 @@ class Fault:
     router: int = 0
     seconds: float = 0.0
     amount: float = 1.0
-    call: str = ""
+    call: int = 0
 
 
 WEIGHTS: dict[Kind, int] = {
     Kind.CRASH: 4, Kind.SLOW: 2, Kind.FEED_CUT: 4, Kind.PARTITION: 3, Kind.FLUSH: 1, Kind.SKEW: 1, Kind.JOIN: 1,
     Kind.LEAVE: 1, Kind.ROUTER_RESTART: 2, Kind.HANG_UP: 4,
 }  # fmt: skip
-WORKERS_MAX = 6
 
 
-def draw(rng: random.Random, count: int, begin_s: float, end_s: float, calls: Sequence[str]) -> list[Fault]:
+def draw(rng: random.Random, count: int, begin_s: float, end_s: float) -> list[Fault]:
     """So many faults between two times, in order."""
     kinds = rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count)
-    return sorted((_one(rng, kind, begin_s, end_s, calls) for kind in kinds), key=lambda fault: fault.at_s)
+    return sorted((_one(rng, kind, begin_s, end_s) for kind in kinds), key=lambda fault: fault.at_s)
 
 
-def _one(rng: random.Random, kind: Kind, begin_s: float, end_s: float, calls: Sequence[str]) -> Fault:
+def _one(rng: random.Random, kind: Kind, begin_s: float, end_s: float) -> Fault:
     amount = 1.0
     if kind is Kind.SLOW:
         amount = rng.uniform(0.1, 0.5)
@@ -76,7 +75,7 @@ def _one(rng: random.Random, kind: Kind, begin_s: float, end_s: float, calls: Se
         router=rng.randrange(64),
         seconds=rng.choice([0.02, 0.3, 1.0, 3.0, 8.0]) * rng.uniform(0.5, 1.5),
         amount=amount,
-        call=rng.choice(calls) if calls else "",
+        call=rng.randrange(4096),
     )
 
 
@@ -119,7 +118,7 @@ class Faults:
                 self._skew(name, router.name, fault.amount)
                 fleet.timeline.at(until, self._skew, name, router.name, 1.0)
             case Kind.JOIN:
-                if len(names) < WORKERS_MAX:
+                if len(names) <= len(fleet.setup.workers):
                     fleet.join(fleet.setup.workers[fault.worker % len(fleet.setup.workers)])
             case Kind.LEAVE:
                 if len(names) > 1:
@@ -127,7 +126,9 @@ class Faults:
             case Kind.ROUTER_RESTART:
                 fleet.restart_router(fleet.routers.index(router), until - fleet.timeline.now)
             case Kind.HANG_UP:
-                fleet.clients.hang_up(fault.call)
+                under_way = list(fleet.clients.pending)
+                if under_way:
+                    fleet.clients.hang_up(under_way[fault.call % len(under_way)])
 
     def _set_speed(self, name: WorkerId, speed: float) -> None:
         worker = self._fleet.workers.get(name)

@@ -207,8 +207,8 @@ class SimRouter:
         self.network.timeline.after(self.setup.first_byte_timeout_s, self._late, flight, flight.exchange)
 
     def hang_up(self, flight: Flight) -> None:
-        """The client is gone."""
-        if not flight.ended:
+        """The client is gone; perhaps before its request came, or after its end."""
+        if flight in self.flights:
             self._release(flight, Outcome.CANCELLED)
             self._end(flight, End.HUNG_UP)
 
@@ -225,6 +225,7 @@ class SimRouter:
         self.touched = True
         flight, token = exchange.flight, first.token
         assert flight.booking is not None
+        assert 0 <= token.cached_tokens < token.prompt_tokens, f"{flight.ask.id}: more reused than can be"
         flight.prompt_tokens, flight.cached_tokens = token.prompt_tokens, token.cached_tokens
         receipt = FirstByte(
             prompt_tokens=token.prompt_tokens,

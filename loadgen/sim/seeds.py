@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trieway.loadgen.records import Record
 from trieway.loadgen.sim.checks import Checks, check_router, check_worker, unrest
 from trieway.loadgen.sim.config import FleetSetup, NetworkSetup, RouterSetup, WorkerSetup
 from trieway.loadgen.sim.cost import Rates
 from trieway.loadgen.sim.faults import Fault, Faults, draw
 from trieway.loadgen.sim.fleet import Fleet
 from trieway.loadgen.vocabulary import AnswerOf, Call, Filler, Hint, Message, Text, Workload
+from trieway.meta_tree.holding import HOLDING_BYTES
 
 ARRIVE_S = 8.0
 """Sessions begin within this time of the first call."""
@@ -24,6 +26,8 @@ FAULTS_S = 12.0
 HEAL_S = 16.0
 REST_S = 120.0
 STEPS_MAX = 400_000
+TIGHT_BYTES = 22_000
+"""Of a tree's budget, what is left for blocks and expectations: less than a fleet's caches fill now and then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,20 +64,21 @@ def world_of(seed: int, *, calls: int = 48, faults: bool = True) -> World:
         duplicate=rng.choice([0.0, 0.05]) if mishaps else 0.0,
         reorder=rng.choice([0.0, 0.05]) if mishaps else 0.0,
     )
+    workers = tuple(_worker(rng) for _ in range(rng.randint(2, 4)))
+    tight = (len(workers) + 1) * HOLDING_BYTES + TIGHT_BYTES
     setup = FleetSetup(
         seed=seed,
-        workers=tuple(_worker(rng) for _ in range(rng.randint(2, 4))),
+        workers=workers,
         routers=rng.randint(1, 3),
         router=RouterSetup(
             policy=rng.choice(["cache_aware"] * 4 + ["round_robin", "least_loaded", "longest_prefix"]),
-            tree_bytes_max=rng.choice([300 << 10, 64 << 20]),
+            tree_bytes_max=rng.choice([tight, 64 << 20]),
             first_byte_timeout_s=rng.choice([5.0, 60.0]),
         ),
         network=network,
         check_every=1,
     )
-    ids = [call.id for call in workload.calls]
-    plan = draw(rng, rng.randint(4, 16), 2.5, FAULTS_S, ids) if faults else []
+    plan = draw(rng, rng.randint(4, 20), 2.5, FAULTS_S) if faults else []
     return World(seed=seed, setup=setup, workload=workload, faults=tuple(plan))
 
 
@@ -176,8 +181,12 @@ def _outcome(world: World, fleet: Fleet) -> Outcome:
     records = fleet.records
     calls = Counter(record.call for record in records)
     assert calls == Counter(call.id for call in world.workload.calls), "each call ends once"
+    lengths = {call.id: call.output_tokens for call in world.workload.calls}
     for record in records:
         record.check()
+        if record.ok:
+            assert record.output_tokens == lengths[record.call] or _full(world, record), f"{record.call} lost tokens"
+            assert not record.gaps or sum(count for _, count in record.gaps) == record.output_tokens - 1
     answered = [record for record in records if record.ok]
     prompt = sum(record.prompt_tokens or 0 for record in answered)
     cached = sum(record.cached_tokens or 0 for record in answered)
@@ -188,4 +197,13 @@ def _outcome(world: World, fleet: Fleet) -> Outcome:
         steps=fleet.timeline.steps,
         virtual_s=fleet.timeline.now,
         cached_share=cached / prompt if prompt else 0.0,
+    )
+
+
+def _full(world: World, record: Record) -> bool:
+    """Whether its answer was cut where a worker's context, or its whole memory, ends."""
+    used = (record.prompt_tokens or 0) + record.output_tokens
+    setups = world.setup.workers
+    return any(
+        used in (setup.context_max, setup.kv_tokens // setup.page_size * setup.page_size + 1) for setup in setups
     )
