@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -18,6 +20,8 @@ import pytest
 
 from tests.ray.cluster import HEAD, NODES, Cluster, free_port, until
 from tests.ray.load import MODEL, Streams, under_load
+from tests.ray.plane import MODEL as STAND_IN
+from tests.ray.plane import cost_us, engine
 
 PORT = free_port()
 ROUTERS = [f"http://{node}:{PORT}" for node in NODES]
@@ -118,14 +122,71 @@ def test_a_rolling_upgrade_ends_no_stream(cluster: Cluster, wheel: Path) -> None
     assert streams.join(120) == ["whole"] * 6
 
 
+@pytest.mark.verify
+def test_a_router_costs_no_more_under_serve(cluster: Cluster) -> None:
+    """Its own process and its replica's, against the same router started by hand, turn by turn in one run."""
+    (one,) = [each for each in replicas(cluster, "router").values() if each["node"] == NODES[0]]
+    under_serve = [one["pid"], parent_of(one["pid"])]
+    port = free_port()
+    with engine() as url:
+        workers = [url, *(each["url"] for each in replicas(cluster, "worker").values())]
+        command = [sys.executable, "-m", "trieway", "router", "--port", str(port)]
+        plain = subprocess.Popen(
+            [*command, *(word for worker in workers for word in ("--worker", worker))],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            call(f"{ROUTERS[0]}/workers", {"url": url})
+            routers = {"plain": f"http://127.0.0.1:{port}", "serve": ROUTERS[0]}
+            for router in routers.values():
+                until(lambda router=router: knows(router, STAND_IN), 30, "the stand-in is known")
+            pids = {"plain": [plain.pid], "serve": under_serve}
+            found: dict[str, list[float]] = {"plain": [], "serve": []}
+            rates: list[float] = []
+            for turn in range(5):
+                for name in routers if turn % 2 else reversed(routers):
+                    micros, rate = cost_us(routers[name], pids[name])
+                    found[name].append(micros)
+                    rates.append(rate)
+        finally:
+            plain.terminate()
+            plain.wait()
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{ROUTERS[0]}/workers/{url.removeprefix('http://')}", method="DELETE"),
+                timeout=10,
+            ):
+                pass
+    ratio = statistics.median(found["serve"]) / statistics.median(found["plain"])
+    told = {name: [round(value) for value in values] for name, values in found.items()}
+    print(f"[figure] router CPU us per request {told}, at {min(rates):.0f}/s or more, under Serve x{ratio:.3f}")
+    assert min(rates) >= 200
+    assert ratio <= 1.10
+
+
+def knows(router: str, model: str) -> bool:
+    try:
+        return any(each["id"] == model for each in get(router + "/v1/models")["data"])
+    except OSError:
+        return False
+
+
+def call(url: str, body: dict[str, Any]) -> None:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10):
+        pass
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 def test_a_replica_killed_under_load_fails_no_request(cluster: Cluster) -> None:
     before = replicas(cluster, "worker")
     victim = next(iter(before.values()))
     with under_load(ROUTERS) as load:
         until(lambda: load.tally.done > 5, 30, "the load runs")
         # The replica's own process, not only its server: the server dies with it.
-        parent = int(Path(f"/proc/{victim['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        os.kill(parent, signal.SIGKILL)
+        os.kill(parent_of(victim["pid"]), signal.SIGKILL)
         until(lambda: victim["replica"] not in replicas(cluster, "worker"), 30, "its end is seen", pause_s=1)
         assert not Path(f"/proc/{victim['pid']}/exe").exists(), "its server outlived it"
         until(lambda: seen_by_routers(2), 90, "another takes its place")

@@ -1,0 +1,119 @@
+"""What a request costs a router in CPU: a stand-in engine that answers at once, a steady rate, the kernel's books."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+
+MODEL = "stand-in"
+RATE = 220.0
+"""Requests a second that are asked for."""
+TICKS = os.sysconf("SC_CLK_TCK")
+ANSWER = json.dumps({"id": "a", "object": "text_completion", "choices": [{"index": 0, "text": "b"}]}).encode()
+LIST = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]}).encode()
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """User and system seconds of these processes so far."""
+    spent = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        spent += int(fields[11]) + int(fields[12])
+    return spent / TICKS
+
+
+class _Engine(asyncio.Protocol):
+    """HTTP as far as a router speaks it: one request after the other, bodies by content-length."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while b"\r\n\r\n" in self._data:
+            head, rest = self._data.split(b"\r\n\r\n", 1)
+            length = next(
+                (
+                    int(line.split(b":")[1])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length")
+                ),
+                0,
+            )
+            if len(rest) < length:
+                return
+            self._data = rest[length:]
+            path = head.split(b" ", 2)[1]
+            body = LIST if path == b"/v1/models" else ANSWER
+            status = b"404 Not Found" if path == b"/health" else b"200 OK"
+            assert isinstance(self._transport, asyncio.Transport)
+            self._transport.write(
+                b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+                % (status, len(body), body)
+            )
+
+
+@contextmanager
+def engine() -> Iterator[str]:
+    """The stand-in's URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start() -> asyncio.Server:
+        return await loop.create_server(_Engine, "127.0.0.1", 0)
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+async def _drive(url: str, seconds: float) -> float:
+    """Requests at the rate; returns how many a second were answered."""
+    body = json.dumps({"model": MODEL, "prompt": "How much is a request? " * 8, "max_tokens": 1}).encode()
+    done = 0
+
+    async def one(http: aiohttp.ClientSession) -> None:
+        nonlocal done
+        async with http.post(
+            url + "/v1/completions", data=body, headers={"content-type": "application/json"}
+        ) as answer:
+            await answer.read()
+            assert answer.status == 200, await answer.text()
+            done += 1
+
+    connector = aiohttp.TCPConnector(limit=32)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        tasks = []
+        for number in range(int(seconds * RATE)):
+            await asyncio.sleep(max(0.0, began + number / RATE - loop.time()))
+            tasks.append(asyncio.ensure_future(one(http)))
+        await asyncio.gather(*tasks)
+        return done / (loop.time() - began)
+
+
+def cost_us(url: str, pids: Sequence[int], *, seconds: float = 4.0) -> tuple[float, float]:
+    """(CPU microseconds of these processes for each request, idle CPU subtracted; requests a second)."""
+    began = cpu_s(pids)
+    time.sleep(seconds / 2)
+    idle_per_s = (cpu_s(pids) - began) / (seconds / 2)
+    before, at = cpu_s(pids), time.monotonic()
+    rate = asyncio.run(_drive(url, seconds))
+    spent, took = cpu_s(pids) - before, time.monotonic() - at
+    return (spent - idle_per_s * took) / (rate * took) * 1e6, rate
