@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.verify.conftest import MODEL
-from tests.verify.fleet import children, free_port, report, start
+from tests.verify.fleet import children, free_port, report, start, within
 
 pytestmark = [pytest.mark.model, pytest.mark.fleet]
 
@@ -37,7 +37,7 @@ def test_up_serves_and_stops_clean(folder: Path, how: signal.Signals) -> None:
     report(f"up: ready after {running.ready_s:.1f} s, stopped by {how.name} in {stopped_s:.1f} s, exit code {code}")
     assert alive(family) == set()
     assert code in (0, 130)
-    assert running.ready_s < 25
+    assert within(running.ready_s, 25)
 
 
 def test_killing_the_supervisor_takes_its_children_along(folder: Path) -> None:

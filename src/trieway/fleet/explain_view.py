@@ -12,7 +12,11 @@ from trieway.fleet.client import ask, connect, model_of
 from trieway.fleet.console import count, table
 from trieway.fleet.options import Access
 
-COST_TERMS = ("queue_ms", "prefill_ms", "reload_ms", "interference_ms", "decode_ms")
+COST_TERMS = (
+    *("queue_ms", "prefill_ms", "reload_ms", "interference_ms", "decode_ms"),
+    *("work_ms", "displaced_ms", "spread_ms", "copied_ms"),
+)
+"""They sum to the total; `copied` is taken off it."""
 TIERS = ("device", "host", "external")
 REASONS = {
     "prefix": "it holds the longest useful prefix at the least cost",
@@ -52,7 +56,7 @@ def _costs(rows: list[Mapping[str, Any]]) -> str:
             *(_held(row, tier) for tier in tiers),
             count(row["cached_tokens"]),
             count(row["uncached_tokens"]),
-            *(f"{row[term]:.1f}" for term in COST_TERMS),
+            *(f"{-row[term] if term == 'copied_ms' and row[term] else row[term]:.1f}" for term in COST_TERMS),
             f"{row['cost_ms']:.1f}",
             f"{row['error_ms']:.1f}",
             f"{row['probability']:.0%}",
