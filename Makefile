@@ -18,7 +18,7 @@ endif
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help up install test test-ray test-helm check format verify bench report-schema sim gpu-smoke demo clean
+.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load report-schema sim gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,14 @@ verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
 
 bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
 	$(BIN)/python -m tests.tools.bench
+
+bench-load: $(VENV)/.dev ## what a client process of the load generator carries, against a mock
+	$(BIN)/python -m tests.tools.bench_load $(ARGS)
+
+verify-clients: $(VENV)/.dev ## the load generator's figures against aiperf's (1.2 GB in an environment of its own; ARGS="--url ...")
+	@test -x build/aiperf/bin/aiperf || { $(PYTHON) -m venv build/aiperf && build/aiperf/bin/pip --disable-pip-version-check install -q aiperf; } \
+	  || echo "aiperf cannot be installed here"
+	$(BIN)/python -m tests.tools.verify_clients --aiperf build/aiperf/bin/aiperf $(ARGS)
 
 report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of the report
 	$(BIN)/python -m tests.tools.report_schema

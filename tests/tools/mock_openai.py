@@ -92,18 +92,19 @@ class Server:
         self._due: deque[tuple[float, _Stream]] = deque()
         self._ticking = False
         end = b"\r\n\r\n" if options.crlf else b"\n\n"
-        self.chat_event = self._event({"index": 0, "delta": {"content": " word"}, "finish_reason": None}, end)
-        self.text_event = self._event({"index": 0, "text": " word", "finish_reason": None}, end)
-        self.role_event = self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}, end)
         self.end = end
+        self.chat_event = self._event({"index": 0, "delta": {"content": " word"}, "finish_reason": None}, True)
+        self.text_event = self._event({"index": 0, "text": " word", "finish_reason": None}, False)
+        self.role_event = self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}, True)
 
-    def _event(self, choice: dict[str, Any], end: bytes) -> bytes:
-        return _chunk(self.data({"choices": [choice]}, end))
+    def _event(self, choice: dict[str, Any], chat: bool) -> bytes:
+        return _chunk(self.data({"choices": [choice]}, chat))
 
-    def data(self, value: dict[str, Any], end: bytes | None = None) -> bytes:
+    def data(self, value: dict[str, Any], chat: bool) -> bytes:
         """One server-sent event."""
-        whole = {"id": "mock", "object": "chunk", "created": 0, "model": self.options.model} | value
-        return b"data: " + json.dumps(whole, separators=(",", ":")).encode() + (self.end if end is None else end)
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        whole = {"id": "mock", "object": kind, "created": 0, "model": self.options.model} | value
+        return b"data: " + json.dumps(whole, separators=(",", ":")).encode() + self.end
 
     async def listen(self, port: int = 0) -> asyncio.Server:
         """On loopback."""
@@ -147,7 +148,9 @@ class Server:
         if stream.trouble == "garbage" and stream.left == 1:
             transport.write(_chunk(b"data: {never" + self.end))
         if stream.trouble == "error" and stream.left == 1:
-            transport.write(_chunk(b"event: error\n" + self.data({"error": {"message": "worker died"}})) + b"0\r\n\r\n")
+            transport.write(
+                _chunk(b"event: error\n" + self.data({"error": {"message": "worker died"}}, True)) + b"0\r\n\r\n"
+            )
             return False
         if stream.left > 0:
             transport.write(stream.event)
@@ -224,7 +227,8 @@ class Connection(asyncio.Protocol):
         elif path == "/workers" and options.workers:
             host = self.headers["host"]
             rows = [
-                {"id": name, "url": f"http://{host}", "load": {"kv_total_tokens": 1_000_000}} for name in options.workers
+                {"id": name, "url": f"http://{host}", "load": {"kv_total_tokens": 1_000_000}}
+                for name in options.workers
             ]
             self.send(200, json.dumps({"workers": rows}).encode())
         elif path == "/cache/flush":
@@ -286,7 +290,8 @@ class Connection(asyncio.Protocol):
         else:
             words = " word" * tokens
             choice = {"message": {"role": "assistant", "content": words}} if chat else {"text": words}
-            whole: dict[str, Any] = {"choices": [choice | {"index": 0, "finish_reason": "length"}]}
+            kind = "chat.completion" if chat else "text_completion"
+            whole: dict[str, Any] = {"object": kind, "choices": [choice | {"index": 0, "finish_reason": "length"}]}
             if options.usage:
                 whole["usage"] = usage
             self.send(200, json.dumps(whole).encode(), extra=extra)
@@ -295,9 +300,10 @@ class Connection(asyncio.Protocol):
         self, body: _Body, chat: bool, tokens: int, usage: dict[str, Any], extra: str, trouble: str | None
     ) -> None:
         server, options = self.server, self.server.options
-        tail = server.data({"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]})
+        last = {"delta": {}} if chat else {"text": ""}
+        tail = server.data({"choices": [last | {"index": 0, "finish_reason": "length"}]}, chat)
         if options.usage and body.stream_options is not None and body.stream_options.include_usage:
-            tail += server.data({"choices": [], "usage": usage})
+            tail += server.data({"choices": [], "usage": usage}, chat)
         if options.done_mark:
             tail += b"data: [DONE]" + server.end
         head = (
