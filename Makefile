@@ -46,7 +46,8 @@ test-ray: $(VENV)/.dev ## the fleet on a Ray cluster of two nodes on loopback, u
 	$(PIP) -e '.[ray]'
 	$(PYTEST) -v -m "not verify" tests/ray tests/discovery $(ARGS)
 
-test-helm: $(VENV)/.dev ## the chart, its rules and its image: fetches Helm, validators and Prometheus (0.25 GB) into .cache
+test-helm: $(VENV)/.dev ## the chart, its rules and its image (10 minutes); fetches Helm, validators, Prometheus and Ray (0.3 GB)
+	$(PIP) -e '.[ray]'
 	-$(BIN)/python -m tests.helm.tools
 	$(PYTEST) -q --timeout 1800 tests/helm $(ARGS)
 

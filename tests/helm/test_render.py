@@ -134,3 +134,13 @@ def test_the_notes_say_how_to_reach_the_fleet_and_show_no_key(helm: str, values:
     assert "helm -n llm test prod" in notes
     assert "port-forward" in notes or "//llm.example.com/v1" in notes
     assert "key-of-alice" not in notes
+
+
+@pytest.mark.parametrize("version", ["1.31.0", "1.37.1"])
+def test_the_oldest_and_the_newest_kubernetes_are_served(helm: str, version: str) -> None:
+    assert parse(template(helm, "--kube-version", version))
+
+
+def test_a_kubernetes_that_is_too_old_is_refused_in_words(helm: str) -> None:
+    with pytest.raises(Refused, match=r"kubeVersion.*1\.31"):
+        template(helm, "--kube-version", "1.30.9")
