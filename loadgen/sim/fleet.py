@@ -85,14 +85,19 @@ class Fleet:
         self.workers[name] = worker
         return worker
 
-    def join(self, setup: WorkerSetup) -> SimWorker:
-        """A new worker starts, and every router is told."""
+    def join(self, setup: WorkerSetup, *, told: bool = True) -> SimWorker:
+        """A new worker starts, and every router is told unless `tell` shall do that later."""
         worker = self._new_worker(setup)
         worker.boot(watch=self.watch)
-        for router in self.routers:
-            if router.up:
-                router.follow(worker)
+        if told:
+            self.tell(worker)
         return worker
+
+    def tell(self, worker: SimWorker) -> None:
+        """Every router that is up follows it, if it does not yet."""
+        for router in self.routers:
+            if router.up and worker.id not in router.followers:
+                router.follow(worker)
 
     def leave(self, name: WorkerId) -> None:
         """A worker is drained by every router, and ends when it is idle everywhere or its time is over."""

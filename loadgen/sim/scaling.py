@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, cast
 
+from trieway.loadgen.sim.config import WorkerSetup
+from trieway.loadgen.sim.fleet import Fleet
 from trieway.loadgen.sim.jumps import Job
 from trieway.loadgen.sim.worker import SimWorker
 from trieway.worker.core.legacy import Prefix, most_valuable, shares
@@ -19,6 +21,7 @@ from trieway.worker.core.sequence import Request
 
 SHARE_OF_TAKER = 0.25
 PATHS_MAX = 256
+WARM_S = 5.0
 PRIORITY = 1 << 20
 """After everything that a user waits for: as in worker/handover.py."""
 
@@ -72,6 +75,15 @@ def hand_over(givers: Sequence[SimWorker], takers: Sequence[SimWorker]) -> int:
             tokens += new
             adopt(taker, prefix)
     return tokens
+
+
+def join_warm(fleet: Fleet, setup: WorkerSetup, *, warm_s: float = WARM_S) -> SimWorker:
+    """A new worker is given its peers' prefixes; routers hear of it `warm_s` later."""
+    peers = [worker for worker in fleet.workers.values() if worker.up]
+    newcomer = fleet.join(setup, told=False)
+    hand_over(peers, [newcomer])
+    fleet.timeline.after(warm_s, fleet.tell, newcomer)
+    return newcomer
 
 
 def adopt(taker: SimWorker, prefix: Prefix) -> None:

@@ -11,7 +11,7 @@ from tests.loadgen.shared import traces_dir
 from trieway.loadgen.replay import replay
 from trieway.loadgen.sim.config import FleetSetup, WorkerSetup
 from trieway.loadgen.sim.fleet import Fleet
-from trieway.loadgen.sim.scaling import hand_over
+from trieway.loadgen.sim.scaling import WARM_S, hand_over, join_warm
 from trieway.loadgen.traces import Trace, read_trace
 from trieway.loadgen.vocabulary import Workload
 
@@ -90,3 +90,60 @@ def test_scale_in_over_twenty_instants() -> None:
     share = saved(20, latest_s=4500, seed=5)
     print(f"scale-in 8 -> 4, 20 instants: {share:.1%} fewer tokens computed again")
     assert share >= 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """Of the requests after a newcomer took traffic."""
+
+    share: float
+    """Of the first hundred, the newcomer's."""
+    inter_token_s: float
+
+
+def scale_out(workload: Workload, *, at_s: float, joins: bool) -> Grown:
+    """A fifth worker comes to four, warmed; or it does not."""
+    setup = WorkerSetup(kv_tokens=65_536)
+    fleet = Fleet(FleetSetup(seed=1, workers=(setup,) * 4), workload)
+    if joins:
+        fleet.timeline.at(at_s, join_warm, fleet, setup)
+    while fleet.clients.unfinished and fleet.timeline.now < at_s + AFTERWARDS_S:
+        fleet.timeline.step()
+    after = [one for one in fleet.records if one.sent_s is not None and one.sent_s >= at_s + WARM_S]
+    after.sort(key=lambda one: one.sent_s or 0.0)
+    gaps = [gap for record in after for gap in record.gaps]
+    first = after[:100]
+    return Grown(
+        share=sum(record.worker == "w4" for record in first) / len(first),
+        inter_token_s=sum(mean * count for mean, count in gaps) / sum(count for _, count in gaps),
+    )
+
+
+def grown(instants: list[float]) -> tuple[float, float]:
+    """(the newcomer's mean share of the first hundred requests, the fleet's inter-token time over that without)."""
+    workload = replay(trace(), shrink=16)
+    share = with_it = without = 0.0
+    for at_s in instants:
+        warm = scale_out(workload, at_s=at_s, joins=True)
+        share += warm.share / len(instants)
+        with_it += warm.inter_token_s
+        without += scale_out(workload, at_s=at_s, joins=False).inter_token_s
+    return share, with_it / without
+
+
+def test_a_warm_newcomer_takes_its_part_and_slows_nobody() -> None:
+    share, slower = grown([700.0])
+    assert share >= 0.1
+    assert slower <= 1.02
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3000)
+def test_scale_out_at_twenty_instants() -> None:
+    rng = random.Random(9)
+    share, slower = grown([rng.uniform(300, 4500) for _ in range(20)])
+    print(
+        f"scale-out 4 -> 5, 20 instants: newcomer {share:.1%} of the next 100 requests, inter-token time x{slower:.4f}"
+    )
+    assert share >= 1 / 5
+    assert slower <= 1.02
