@@ -7,6 +7,7 @@ worker, which gets the fleet's token instead. Does not know the body.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trieway.router.hot_path import HeaderList
@@ -29,6 +30,8 @@ _REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-reques
 _RESPONSE_DROP = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
 _CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie", b"x-tenant-id"))
 _OURS = b"x-trieway-"
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +65,9 @@ def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
 def response_headers(headers: HeaderList, ours: HeaderList) -> HeaderList:
     """The headers of the answer to the client; `ours` are added. The length is the caller's to state."""
     drop = _RESPONSE_DROP | _named_by_connection(headers)
-    return [(n, v) for n, v in headers if n not in drop and not n.startswith(_OURS)] + ours
+    passed = [(n, v) for n, v in headers if n not in drop and not n.startswith(_OURS)]
+    # What HTTP does not allow would break the whole answer.
+    return [(n, v) for n, v in passed if _NAME.fullmatch(n) and not _CONTROL.search(v)] + ours
 
 
 def _named_by_connection(headers: HeaderList) -> frozenset[bytes]:

@@ -152,6 +152,9 @@ class Upstream:
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _translate(error, reused=note.reused) from error
+        if not 200 <= response.status <= 599:  # no status that an answer can have: nothing that can be passed on
+            response.close()
+            raise Broke(f"an answer of status {response.status}")
         return Exchange(response)
 
     async def get(

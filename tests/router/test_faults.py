@@ -44,11 +44,11 @@ def faulty(fault: Answer) -> tuple[FakeWorker, FakeWorker]:
     return pair
 
 
-RETRIED: list[Answer] = [cuts_before, cuts_after_head, answers(503), answers(502), answers(429)]
+RETRIED: list[Answer] = [cuts_before, cuts_after_head, answers(503), answers(502), answers(429), answers(999)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("fault", RETRIED, ids=["cut", "cut after head", "503", "502", "429"])
+@pytest.mark.parametrize("fault", RETRIED, ids=["cut", "cut after head", "503", "502", "429", "no status"])
 def test_before_the_first_byte_another_worker_is_tried(fault: Answer, stream: bool) -> None:
     @in_loop
     async def run() -> None:

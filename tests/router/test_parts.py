@@ -90,6 +90,19 @@ def test_request_headers_for_each_kind_of_worker() -> None:
     assert dict(request_headers(headers, trusted)) == kept | {b"authorization": b"Bearer k"}
 
 
+def test_response_headers_that_http_forbids_do_not_break_the_answer() -> None:
+    fine = [(b"x-fine", b"a\tb \xe9"), (b"x!#$%&'*+.^_`|~9", b"")]
+    for wrong in (
+        (b"x(y", b"1"),
+        (b"", b"1"),
+        (b"x y", b"1"),
+        (b"x", b"a\x01"),
+        (b"x", b"a\x7f"),
+        (b"x", b"a\r\nb: c"),
+    ):
+        assert response_headers([wrong, *fine], []) == fine
+
+
 def test_response_headers_keep_repeats_and_order() -> None:
     headers = [(b"set-cookie", b"a"), (b"server", b"s"), (b"set-cookie", b"b"), (b"transfer-encoding", b"chunked")]
     assert response_headers(headers, [(b"x-ours", b"1")]) == [
