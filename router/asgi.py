@@ -20,18 +20,24 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 class AsgiResponder:
     """Writes a hot path's answer as ASGI messages."""
 
-    __slots__ = ("_send", "finished")
+    __slots__ = ("_send", "finished", "gone")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.finished = False
+        self.gone = False
+        """Whether the client has hung up: nothing is written any more."""
 
     async def start(self, status: int, headers: HeaderList) -> None:
+        if self.gone:
+            return
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         # Set first: an answered request also reads as a disconnect, which must cancel nobody.
         self.finished = self.finished or last
+        if self.gone:
+            return
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
 
@@ -94,5 +100,5 @@ class _Watch:
         while (await receive())["type"] != "http.disconnect":
             pass
         if not self._out.finished:
-            self.fired = True
+            self.fired = self._out.gone = True
             self._task.cancel()

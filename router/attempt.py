@@ -8,6 +8,7 @@ know which worker comes next.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,11 +20,11 @@ from trieway.router.hot_path import HeaderList
 from trieway.router.links import Lease, Link
 from trieway.router.metrics import RouterMetrics
 from trieway.router.questions import Question
-from trieway.router.reply import Reply
+from trieway.router.reply import Reply, last_words
 from trieway.router.sse import LineHold
 from trieway.router.upstream import Broke, ConnectFailed, Exchange, StaleConnection, TimedOut, Upstream, UpstreamError
 from trieway.serving import headers as names
-from trieway.serving.errors import ApiError, Timeout, sse_error
+from trieway.serving.errors import ApiError, Timeout, Unavailable, sse_error
 from trieway.serving.errors import Upstream as UpstreamFailure
 
 _RETRY_STATUSES = frozenset((429, 502, 503))
@@ -88,6 +89,11 @@ class Attempt:
         except TimeoutError:
             lost = Broke("the worker was lost") if lease.lost else TimedOut("the worker was silent for too long")
             return await self._broken(lost)
+        except asyncio.CancelledError:
+            # The client is gone and hears nothing, or this router ends and its streams with it.
+            if not self._writing:
+                await last_words(self._end_stream(Unavailable("the router is stopping", code="stopping")))
+            raise
         finally:
             if self._exchange is not None:
                 self._exchange.close()
@@ -207,8 +213,12 @@ class Attempt:
         if not self.reply.started:
             return Failed(reason=error.reason, error=api, final=timed_out)
         self.metrics.broken_stream(self.link.worker)
-        await self.reply.cut(self._hold.seam() + sse_error(api))
+        await self._end_stream(api)
         return None
+
+    async def _end_stream(self, error: ApiError) -> None:
+        if self.reply.started:
+            await self.reply.cut(self._hold.seam() + sse_error(error))
 
 
 def _say(error: UpstreamError) -> str:

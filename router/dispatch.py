@@ -21,7 +21,7 @@ from trieway.router.hot_path import HotRequest, Responder
 from trieway.router.links import Lease, Links, Patience
 from trieway.router.metrics import RouterMetrics
 from trieway.router.questions import Asker, Question, request_id
-from trieway.router.reply import Reply
+from trieway.router.reply import Reply, last_words
 from trieway.router.upstream import Upstream
 from trieway.serving.errors import ApiError, BadRequest, Busy, Internal, NotFound, Unavailable
 from trieway.serving.logs import current_request_id
@@ -86,6 +86,9 @@ class Dispatcher:
             status = error.status
             await reply.error(error, identity, tally.attempts or None)
         except asyncio.CancelledError:
+            if not reply.started:  # a client that is gone hears nothing; others learn that this router ends
+                stopping = Unavailable("the router is stopping; try again", code="stopping", retry_after_s=1.0)
+                await last_words(reply.error(stopping, identity))
             raise
         except Exception:
             log.exception("request failed in the router")

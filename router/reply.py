@@ -5,9 +5,22 @@ Keeps true: `status` is what the client got (0: nothing yet); an error after the
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+
 from trieway.router.hot_path import HeaderList, Responder
 from trieway.serving import headers as names
 from trieway.serving.errors import ApiError, error_body
+
+LAST_WORDS_S = 1.0
+
+
+async def last_words(said: Awaitable[None]) -> None:
+    """What a cancelled request still says to its client: not for ever, for the client may have stopped reading."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            await said
 
 
 class Reply:

@@ -1,8 +1,9 @@
 """The worker's process: loads the model, serves, and ends cleanly.
 
-Keeps true: SIGTERM and SIGINT stop accepting, let running answers finish (at most `drain_timeout_s`) and end with exit
-code 0; a second signal ends at once; an engine that cannot go on ends the process with exit code 1 and one line that
-says why. The port is taken before the model loads, so that a clash shows at once, and answers only when ready.
+Keeps true: SIGTERM and SIGINT stop accepting, let running answers finish (at most `drain_timeout_s`; then they end with
+an error event) and end with exit code 0; a second signal ends at once; an engine that cannot go on ends the process
+with exit code 1 and one line that says why. The port is taken before the model loads, so that a clash shows at once,
+and answers only when ready.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ async def _end(
         return EXIT_FAILED
     server.close_listeners()
     await _first(service.drain(config.drain_timeout_s), stop.second.wait(), service.fatal.wait())
-    service.feed.close()
+    # What has not finished in its time ends with an error that its client can read, before the connections do.
+    await service.stop()
     if stop.second.is_set():
         server.force_exit = True
     server.should_exit = True

@@ -12,9 +12,10 @@ import pytest
 
 from tests.router.fakes import DONE, EVENT, MODEL, FakeWorker, cuts_midway, hangs
 from tests.router.harness import in_loop, routed, until
+from tests.router.wire import Seen, Wire
 from trieway.router.asgi import RouterApp
 from trieway.router.hot_path import HeaderList, HotRequest, Responder
-from trieway.router.reply import Reply
+from trieway.router.reply import Reply, last_words
 
 
 class Kept:
@@ -71,6 +72,51 @@ async def test_a_cancel_at_any_await_releases_the_booking() -> None:
             assert client.booked() == 0
             assert client.router.dispatcher.running == 0
             client.router.check()
+
+
+async def stalls_midway(worker: FakeWorker, seen: Seen, wire: Wire) -> None:
+    await wire.begin()
+    await wire.chunk(EVENT % 0 + b"data: torn")
+    await wire.gone()
+
+
+@in_loop
+async def test_a_stream_cut_by_the_end_of_the_router_says_so() -> None:
+    worker = FakeWorker()
+    worker.answer = stalls_midway
+    async with routed(worker) as client:
+        kept = Kept()
+        task = asyncio.ensure_future(client.router.dispatcher.serve(request(stream=True), kept))
+        await until(lambda: kept.body)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert kept.ended
+    assert kept.body.startswith(EVENT % 0)
+    assert b'event: error\ndata: {"error":' in kept.body
+    assert b'"code":"stopping"' in kept.body
+
+
+@in_loop
+async def test_a_request_cut_by_the_end_of_the_router_before_its_answer_is_told() -> None:
+    worker = FakeWorker()
+    worker.answer = hangs
+    async with routed(worker) as client:
+        kept = Kept()
+        task = asyncio.ensure_future(client.router.dispatcher.serve(request(stream=True), kept))
+        await until(worker.completions)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (kept.status, kept.ended) == (503, True)
+    assert json.loads(kept.body)["error"]["code"] == "stopping"
+
+
+@in_loop
+async def test_last_words_do_not_wait_for_a_client_that_does_not_read() -> None:
+    began = time.monotonic()
+    await last_words(asyncio.sleep(60))
+    assert time.monotonic() - began < 30
 
 
 @in_loop

@@ -88,6 +88,20 @@ def test_a_second_signal_ends_at_once() -> None:
         except httpx.RemoteProtocolError:
             pass
         assert b"[DONE]" not in rest, "a cut answer must not look complete"
+        assert b"event: error" in rest
+
+
+def test_what_outlasts_the_drain_ends_with_an_error_event() -> None:
+    with process("20", "drain=0.3") as (child, client):
+        with client.stream("POST", TEXT, json=ask(3000, stream=True)) as response:
+            pieces = response.iter_bytes()
+            body = next(pieces)
+            child.send_signal(signal.SIGTERM)
+            body += b"".join(pieces)
+        assert b"event: error" in body
+        assert b'"code":"stopping"' in body
+        assert b"[DONE]" not in body
+        assert child.wait(20) == 0
 
 
 def test_an_interrupt_is_told_to_routers_and_idle_connections_do_not_hold_it() -> None:

@@ -1,4 +1,4 @@
-"""A worker process with the tiny model: `python -m tests.worker.tiny_process STEP_MS [fail]`.
+"""A worker process with the tiny model: `python -m tests.worker.tiny_process STEP_MS [fail] [drain=S]`.
 
 Prints what the real one prints. With `fail` every step raises.
 """
@@ -38,4 +38,5 @@ def load(config: WorkerConfig) -> Model:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker(WorkerConfig(port=0, kv_tokens=4096, drain_timeout_s=20), load))
+    drain = next((float(word[6:]) for word in sys.argv if word.startswith("drain=")), 20.0)
+    sys.exit(run_worker(WorkerConfig(port=0, kv_tokens=4096, drain_timeout_s=drain), load))

@@ -159,7 +159,7 @@ class Supervision:
                     child.phase, child.until = Phase.STOPPING, now + self.limits.worker_drain_max_s
                     yield Stop(name=name, hard=True)
             return
-        yield Say(text="stopping")
+        yield Say(text="stopping once running requests are done; Ctrl-C again ends them at once")
         self._begin_stop()
 
     # -- time -----------------------------------------------------------------------------------------------------
