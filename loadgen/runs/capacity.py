@@ -92,7 +92,8 @@ class Search:
         if best is None:
             return None if worst is not None else self._range.low
         if worst is None:
-            return None if best >= self._range.high else _round(min(best * 2, self._range.high))
+            high = self._range.high
+            return None if best >= high else high if best * 2 >= high else _round(best * 2)
         if worst / best <= 1 + self._range.precision:
             return None
         middle = _round((best * worst) ** 0.5)

@@ -142,12 +142,12 @@ class Server:
         if transport.is_closing():
             return False
         stream.left -= 1
-        if stream.trouble == "cut" and stream.left == 1:
+        if stream.trouble == "cut" and stream.left <= 1:
             transport.close()
             return False
-        if stream.trouble == "garbage" and stream.left == 1:
+        if stream.trouble == "garbage" and stream.left <= 1:
             transport.write(_chunk(b"data: {never" + self.end))
-        if stream.trouble == "error" and stream.left == 1:
+        if stream.trouble == "error" and stream.left <= 1:
             transport.write(
                 _chunk(b"event: error\n" + self.data({"error": {"message": "worker died"}}, True)) + b"0\r\n\r\n"
             )
