@@ -5,7 +5,7 @@ and those whose breaker is open are never picked; suspects only where nobody els
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nsmallest
 
 from trieway.meta_tree.ids import Reject, WorkerId
@@ -19,6 +19,7 @@ from trieway.router.core.policies import draw, make_policy, most_likely
 from trieway.router.core.values import Choice, CostRow, Explanation, Query, Rejection, Rng, WorkerState
 
 NOTHING = (0, 0, 0)
+UP, SUSPECT = WorkerState.UP, WorkerState.SUSPECT  # an enum's member is dear to look up a thousand times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,12 +95,9 @@ class Chooser:
         job = self._size(query, matched, now)
         rows = cost_rows(self._config, job, [self._candidate(member, held, now) for member in able], now)
         chances = self._policy.chances(rows)
-        return Weighed(
-            job=job,
-            matched=matched,
-            rows=tuple(replace(row, probability=chance) for row, chance in zip(rows, chances, strict=True)),
-            chances=tuple(chances),
-        )
+        for row, chance in zip(rows, chances, strict=True):
+            row.probability = chance
+        return Weighed(job=job, matched=matched, rows=tuple(rows), chances=tuple(chances))
 
     def _size(self, query: Query, matched: tuple[int, int], now: float) -> Job:
         """How long the prompt is, and how much of it may be reused."""
@@ -128,20 +126,22 @@ class Chooser:
         suspect: list[Member] = []
         full = short = 0
         waits: list[float] = []
+        group, exclude, tokens = query.group, query.exclude, query.prompt_tokens
+        books, most, silence_s = self._ledger.books, config.worker_bookings_max, config.heartbeat_timeout_s
         for member in named:
-            if member.worker in query.exclude or (query.group is not None and member.group != query.group):
+            if (group is not None and member.group != group) or (exclude and member.worker in exclude):
                 continue
-            state = member.state(now, config.heartbeat_timeout_s)
-            if state is WorkerState.GONE or state is WorkerState.DRAINING:
+            state = member.state(now, silence_s)
+            if state is not UP and state is not SUSPECT:
                 continue
             if not member.breaker.allows(now):
                 waits.append(member.breaker.opens_in_s(now))
-            elif _too_long(query, member):
+            elif tokens is not None and _too_long(tokens, member):
                 short += 1
-            elif len(self._ledger.book_of(member.worker).open) >= config.worker_bookings_max:
+            elif len(books[member.worker].open) >= most:
                 full += 1
             else:
-                (up if state is WorkerState.UP else suspect).append(member)
+                (up if state is UP else suspect).append(member)
         if (up or suspect) and len(self._ledger) < config.bookings_max:
             return up or suspect
         if up or suspect or full:
@@ -157,27 +157,24 @@ class Chooser:
         if len(able) <= most:
             return able
         part = max(most // 3, 1)
-        book_of = self._ledger.book_of
-
-        def reuse(member: Member) -> int:
-            entry = held.get(member.worker)
-            return 0 if entry is None else -max(entry.usable[-1], entry.speculative_usable)
-
-        def work(member: Member) -> tuple[int, int]:
-            book = book_of(member.worker)
-            return book.pending_tokens, len(book.open) + book.foreign_requests
-
-        def booked(member: Member) -> tuple[int, int]:
-            book = book_of(member.worker)
-            return len(book.open) + book.foreign_requests, book.last_booked
-
-        def used(member: Member) -> int:
-            return book_of(member.worker).last_booked
-
-        kept: dict[WorkerId, Member] = {}
-        for order in (reuse, work, booked, used):
-            kept.update((member.worker, member) for member in nsmallest(part, able, key=order))
-        return list(kept.values())
+        books = self._ledger.books
+        reuse: list[int] = []
+        work: list[tuple[int, int]] = []
+        booked: list[tuple[int, int]] = []
+        used: list[int] = []
+        for member in able:
+            entry, book = held.get(member.worker), books[member.worker]
+            reuse.append(0 if entry is None else -max(entry.usable[-1], entry.speculative_usable))
+            present = len(book.open) + book.foreign_requests
+            work.append((book.pending_tokens, present))
+            booked.append((present, book.last_booked))
+            used.append(book.last_booked)
+        kept: dict[int, None] = dict.fromkeys(
+            sorted([at for at, tokens in enumerate(reuse) if tokens], key=reuse.__getitem__)[:part]
+        )
+        for order in (work, booked, used):
+            kept.update(dict.fromkeys(nsmallest(part, range(len(able)), key=order.__getitem__)))
+        return [able[at] for at in kept]
 
     def _candidate(self, member: Member, held: Mapping[WorkerId, Held], now: float) -> Candidate:
         entry = held.get(member.worker)
@@ -188,7 +185,7 @@ class Chooser:
             worker=member.worker,
             usable=NOTHING if entry is None else entry.usable,
             speculative_tokens=0 if entry is None else entry.speculative_usable,
-            book=self._ledger.book_of(member.worker),
+            book=self._ledger.books[member.worker],
             load=load,
             held_tokens=cached,
             prefill=member.prefill(now),
@@ -203,10 +200,6 @@ def fork(hashes: Sequence[int], blocks: int) -> int | None:
     return hashes[blocks - 1] if blocks else None
 
 
-def _too_long(query: Query, member: Member) -> bool:
+def _too_long(prompt_tokens: int, member: Member) -> bool:
     """Only an exact length rejects: where it is an estimate the worker decides."""
-    return (
-        member.context_tokens is not None
-        and query.prompt_tokens is not None
-        and query.prompt_tokens > member.context_tokens
-    )
+    return member.context_tokens is not None and prompt_tokens > member.context_tokens

@@ -8,7 +8,7 @@ least 0, more cached tokens never cost more, and there is no threshold at which 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trieway.kernels.block_hash import BLOCK_BYTES
 from trieway.meta_tree.frames import WorkerLoad
@@ -33,9 +33,9 @@ class Job:
     """How many did."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Candidate:
-    """A worker that could serve, with all that the cost depends on."""
+    """A worker that could serve, with all that the cost depends on. Not frozen, for the reason that CostRow gives."""
 
     worker: WorkerId
     usable: tuple[int, int, int]
@@ -91,7 +91,9 @@ def cost_rows(config: CoreConfig, job: Job, candidates: Sequence[Candidate], now
 def _row(config: CoreConfig, job: Job, candidate: Candidate, shared_by: float, now: float) -> CostRow:
     page, book = candidate.page_size, candidate.book
     cap = job.reuse_max // page * page
-    device, host, external = (min(tokens, cap) for tokens in candidate.usable)
+    device, host, external = candidate.usable
+    if external > cap:
+        device, host, external = min(device, cap), min(host, cap), cap
     speculative = max(min(candidate.speculative_tokens, cap), device)
     slope = candidate.prefill.ms_per_unit
     cached, reload_ms = speculative, 0.0
@@ -178,7 +180,6 @@ def _with_spread(config: CoreConfig, job: Job, candidates: Sequence[Candidate], 
     fair = sum(row.inflow_tokens for row in rows) / len(rows) * (1.0 + config.spread_tolerance)
     fair += config.inflow_softness_tokens
     least_cached = min(row.cached_tokens for row in rows)
-    charged = []
     for row, candidate in zip(rows, candidates, strict=True):
         excess = row.inflow_tokens - fair
         if excess > 0.0:
@@ -187,6 +188,6 @@ def _with_spread(config: CoreConfig, job: Job, candidates: Sequence[Candidate], 
             # It may undo what the prefix draws, and beyond that only tilt a tie: a past flow never bars a worker.
             drawn_ms = (row.cached_tokens - least_cached) * slope + config.spread_tilt * row.error_ms
             spread_ms = min(min(config.spread_weight * excess, most) * slope, drawn_ms)
-            row = replace(row, spread_ms=spread_ms, cost_ms=row.cost_ms + spread_ms)
-        charged.append(row)
-    return charged
+            row.spread_ms = spread_ms
+            row.cost_ms += spread_ms
+    return rows

@@ -8,7 +8,7 @@ routers' work, what it no longer has is done. Does not know rates or prefixes.
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from trieway.meta_tree.frames import WorkerLoad
@@ -204,6 +204,11 @@ class Ledger:
 
     def book_of(self, worker: WorkerId) -> Book:
         return self._books[worker]
+
+    @property
+    def books(self) -> Mapping[WorkerId, Book]:
+        """Of every worker; not to be kept."""
+        return self._books
 
     def add_worker(self, worker: WorkerId, now: float) -> None:
         """A fresh book. Its inflow starts at its peers' mean: a newcomer gets its share of the new, not all of it."""

@@ -18,6 +18,9 @@ from trieway.router.core.values import WorkerState
 UNGROUPED = GroupId("")
 """Group of workers without one: no prompt has hashes there, so nothing ever matches."""
 
+UP, SUSPECT = WorkerState.UP, WorkerState.SUSPECT  # asked of every worker for every request
+DRAINING, GONE = WorkerState.DRAINING, WorkerState.GONE
+
 
 class Member:
     """One worker. Its book lives in the ledger, its blocks in the view."""
@@ -62,12 +65,12 @@ class Member:
 
     def state(self, now: float, heartbeat_timeout_s: float) -> WorkerState:
         if self.gone:
-            return WorkerState.GONE
+            return GONE
         if self.draining or (self.load is not None and self.load.draining):
-            return WorkerState.DRAINING
+            return DRAINING
         if self.has_feed and now - self.heard_at > heartbeat_timeout_s:
-            return WorkerState.SUSPECT
-        return WorkerState.UP
+            return SUSPECT
+        return UP
 
     def prefill(self, now: float) -> Line:
         """Milliseconds over uncached prompt tokens."""
