@@ -20,7 +20,7 @@ TRIES_S = 60.0
 
 @dataclass
 class Tally:
-    """What a load met. `failovers`: connections that broke before an answer and were tried at the next router."""
+    """What a load met. `failovers`: connections that broke before the whole answer; the next router was asked."""
 
     done: int = 0
     failovers: int = 0
@@ -72,7 +72,7 @@ class Load:
             await asyncio.sleep(self._pause_s)
 
     async def _complete(self, http: aiohttp.ClientSession, body: dict[str, Any], first: int) -> str | None:
-        """None, or why it failed. A connection that breaks before an answer goes to the next router; no answer does."""
+        """None, or why it failed. Where a connection breaks before the whole answer, the next router is asked."""
         until = time.monotonic() + TRIES_S
         turn = first
         while True:
@@ -84,7 +84,7 @@ class Load:
                         return f"{answer.status} from {url}: {text[:300]}"
                     self.tally.workers.add(answer.headers["x-trieway-worker"])
                     return None
-            except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
                 if time.monotonic() > until:
                     return f"no router answers: {type(error).__name__} {error}"
                 self.tally.failovers += 1
