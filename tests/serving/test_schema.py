@@ -113,7 +113,7 @@ def test_unknown_fields_are_ignored() -> None:
         ("stop", [5, [5], [""], "", ["a"] * 17, ["x" * 1025]]),
         ("presence_penalty", [-2.1, 2.1]),
         ("frequency_penalty", [-2.1, 2.1]),
-        ("repetition_penalty", [0, -1, 101]),
+        ("repetition_penalty", [0, -1, 101, 1e-300, 0.009]),
         ("ignore_eos", [1, "yes"]),
         ("stream", [1, "yes"]),
         ("stream_options", [5, {"include_usage": 5}]),

@@ -23,6 +23,8 @@ TOP_LOGPROBS_MAX = 20
 COMPLETION_TOKENS_DEFAULT = 16
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 PRIORITY_MAX = 2**31 - 1
+REPETITION_PENALTY_MIN = 0.01
+"""Scores are divided by it: far smaller ones leave float32's range."""
 NAME_CHARS_MAX = 1_024
 """Longest session id, salt, user or model name."""
 
@@ -302,7 +304,7 @@ def _sampling(raw: _Body, max_tokens: int | None, logprobs: int | None, *, least
         logprobs=logprobs,
         presence_penalty=_number("presence_penalty", raw.presence_penalty, 0.0, -2.0, 2.0),
         frequency_penalty=_number("frequency_penalty", raw.frequency_penalty, 0.0, -2.0, 2.0),
-        repetition_penalty=_number("repetition_penalty", raw.repetition_penalty, 1.0, 0.0, 100.0, above=True),
+        repetition_penalty=_number("repetition_penalty", raw.repetition_penalty, 1.0, REPETITION_PENALTY_MIN, 100.0),
         ignore_eos=bool(raw.ignore_eos),
     )
 
