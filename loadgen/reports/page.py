@@ -22,7 +22,8 @@ h3{font-size:14px;margin:0 0 6px;font-weight:600}p{margin:6px 0;max-width:90ch}.
 .note{border-left:4px solid var(--rule);background:var(--card);padding:6px 12px;margin:6px 0}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:10px;margin:16px 0}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:10px 12px}
-.card b{display:block;font-size:21px;font-variant-numeric:tabular-nums}.card small{color:var(--dim);overflow-wrap:anywhere}
+.card b{display:block;font-size:21px;font-variant-numeric:tabular-nums}
+.card small{color:var(--dim);overflow-wrap:anywhere}
 .good b{color:var(--good)}.bad b{color:var(--bad)}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,560px),1fr));gap:18px}
 .plot{border:1px solid var(--rule);border-radius:8px;padding:12px;overflow-x:auto;min-width:0}.wide{grid-column:1/-1}

@@ -46,7 +46,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """Against the SLO; None: there is none."""
     broken: list[str] = []
     lagged: bool = False
-    """The generator did not keep up: the point says nothing."""
+    """The generator did not keep up: latencies are its own in part, and plots leave them out."""
+    inconclusive: bool = False
+    """The SLO did not hold, but would have if counted from the sending: the generator is to blame, not the server."""
     bound_rate: float | None = None
     notes: list[str] = []
 

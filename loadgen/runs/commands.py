@@ -222,7 +222,7 @@ def _study_lines(study: Study) -> Iterable[str]:
                 *(number(point.figures.get(name)) for name in ("ttft_p50_ms", "ttft_p95_ms", "itl_p95_ms")),
                 percent(point.figures.get("hit_rate")),
                 percent(point.bound_rate),
-                "lagged" if point.lagged else {None: "-", True: "holds", False: "broken"}[point.holds],
+                "lagged" if point.inconclusive else {None: "-", True: "holds", False: "broken"}[point.holds],
             )
             for point in study.points
         ],

@@ -21,8 +21,8 @@ from trieway import __version__
 from trieway.loadgen.arrivals import Arrivals
 from trieway.loadgen.client.target import Access
 from trieway.loadgen.errors import LoadError
-from trieway.loadgen.records import Record
-from trieway.loadgen.reports.judging import tpot_s
+from trieway.loadgen.records import INTERRUPTED, Record
+from trieway.loadgen.reports.judging import broken, tpot_s
 from trieway.loadgen.reports.slo import Slo
 from trieway.loadgen.reports.study import Capacity, Point, Setting, Study, certain_share
 from trieway.loadgen.reports.text import number
@@ -36,6 +36,8 @@ At = Callable[[float], tuple[Arrivals, str]]
 """The arrivals of a rate, and as text."""
 Fleet = Callable[[Setting], AbstractAsyncContextManager[Access]]
 HOPELESS = "the SLO cannot hold any more"
+BLAMED_MAX = 3
+"""Runs in a row that the generator spoilt before a search gives up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,20 +155,23 @@ class Runner:
     async def _search(self, setting: Setting, within: Range, point_of: _Measure) -> None:
         search = Search(within)
         used: dict[float, int] = {}
+        blamed = 0
         while isinstance(asked := search.ask(), Trial):
-            known = [point for point in self._state.of(setting, asked.rate) if not point.lagged]
+            known = self._state.of(setting, asked.rate)
             at = used.get(asked.rate, 0)
-            point = known[at] if at < len(known) else await point_of(asked.rate, asked.repeat)
+            point = known[at] if at < len(known) else await point_of(asked.rate, at)
             if point is None:
                 return
-            if point.lagged:
+            used[asked.rate] = at + 1
+            blamed = blamed + 1 if point.inconclusive else 0
+            if blamed > BLAMED_MAX:
                 self._stop.set(
                     f"the generator cannot keep up with {asked.rate:g}/s, so nothing can be said of the server "
                     "(use more --processes or a lower --rate-max)"
                 )
                 return
-            used[asked.rate] = at + 1
-            search.tell(asked.rate, bool(point.holds))
+            if not point.inconclusive:
+                search.tell(asked.rate, bool(point.holds))
         assert isinstance(asked, Found)
         self._capacities.append(self._capacity(setting, asked))
         self._say(f"{setting.name}: {self._capacities[-1].why}")
@@ -226,7 +231,8 @@ class Runner:
         outcome = await run_once(plan, stop, watch)
         if stop.reason is not None and stop.reason != HOPELESS:
             return None
-        point = _point(outcome, setting, rate, repeat, seed, stop.reason == HOPELESS)
+        blamed = _blames_generator(outcome, plan.slo, total, cut=stop.reason == HOPELESS)
+        point = _point(outcome, setting, rate, repeat, seed, stop.reason == HOPELESS, blamed)
         self._state.add(point)
         self._say(_line(point))
         return point
@@ -295,10 +301,10 @@ def hopeless(records: Sequence[Record], total: int, slo: Slo) -> bool:
     return False
 
 
-def _point(outcome: Outcome, setting: Setting, rate: float, repeat: int, seed: int, cut: bool) -> Point:
+def _point(outcome: Outcome, setting: Setting, rate: float, repeat: int, seed: int, cut: bool, blamed: bool) -> Point:
     report = outcome.report
     goodput = report.goodput
-    broken = list(goodput.broken) if goodput is not None else []
+    problems = list(goodput.broken) if goodput is not None else []
     return Point(
         setting=setting,
         rate=rate,
@@ -307,16 +313,29 @@ def _point(outcome: Outcome, setting: Setting, rate: float, repeat: int, seed: i
         requests=report.requests,
         figures={name: figure.value for name, figure in report.figures.items()},
         holds=None if goodput is None else goodput.holds and not cut,
-        broken=broken or ([HOPELESS] if cut else []),
-        lagged=report.generator is not None and report.generator.lagged and not cut,
+        broken=problems or ([HOPELESS] if cut else []),
+        lagged=report.generator is not None and report.generator.lagged,
+        inconclusive=blamed,
         bound_rate=report.cache.bound_rate,
         notes=list(report.notes),
     )
 
 
+def _blames_generator(outcome: Outcome, slo: Slo | None, total: int, *, cut: bool) -> bool:
+    """Whether a limit broke that holds when counted from the sending. Of a run that was cut short, the rest is unknown:
+    it is judged by what it shows."""
+    goodput = outcome.report.goodput
+    if slo is None or goodput is None or (goodput.holds and not cut):
+        return False
+    measured = [record for record in outcome.records if not record.warmup and record.status != INTERRUPTED]
+    sent = [record if record.sent_s is None else replace(record, due_s=record.sent_s) for record in measured]
+    return not hopeless(sent, total, slo) if cut else not broken(sent, slo)
+
+
 def _line(point: Point) -> str:
     verdict = {None: "", True: "; holds", False: f"; broken: {'; '.join(point.broken)}"}[point.holds]
     lagged = "; THE GENERATOR LAGGED" if point.lagged else ""
+    lagged += " and is to blame: once more" if point.inconclusive else ""
     told = [f"{name} {number(point.figures[name])}" for name in _SHOWN if name in point.figures]
     return f"  {point.requests.ok} of {point.requests.measured} ok, {', '.join(told)}{verdict}{lagged}"
 
