@@ -50,14 +50,24 @@ class Line:
 
     def differs(self, other: "Line") -> bool:
         """Whether the two are further apart than what is worth solving for again."""
-        mine, theirs = (self.overhead_ms, self.ms_per_unit), (other.overhead_ms, other.ms_per_unit)
-        return any(abs(one - two) > PRIOR_GRAIN * two for one, two in zip(mine, theirs, strict=True))
+        apart_ms, apart = abs(self.overhead_ms - other.overhead_ms), abs(self.ms_per_unit - other.ms_per_unit)
+        return apart_ms > PRIOR_GRAIN * other.overhead_ms or apart > PRIOR_GRAIN * other.ms_per_unit
 
 
 class Affine:
     """A robust least-squares line over relative errors, held to a prior."""
 
-    __slots__ = ("_error_min", "_halflife_s", "_line", "_news", "_pull", "_samples", "_solved_at", "_solved_with")
+    __slots__ = (
+        "_error_min",
+        "_halflife_s",
+        "_line",
+        "_news",
+        "_pull",
+        "_samples",
+        "_seen",
+        "_solved_at",
+        "_solved_with",
+    )
 
     def __init__(self, *, halflife_s: float, error_min: float, pull: tuple[float, float]) -> None:
         """error_min: least relative error that an estimate claims. pull: how many samples the prior counts, its
@@ -71,7 +81,7 @@ class Affine:
         self._line: Line | None = None
         self._news = False  # samples came since the last solution
         self._solved_at = -math.inf
-        self._solved_with = Line(overhead_ms=0.0, ms_per_unit=0.0)
+        self._solved_with = self._seen = Line(overhead_ms=0.0, ms_per_unit=0.0)  # seen: the last that did not differ
 
     def observe(self, units: float, ms: float, now: float, weight: float = 1.0) -> None:
         """One sample: `units` of work took `ms`. weight: 1 if that was measured on its own, less if other work was."""
@@ -86,10 +96,12 @@ class Affine:
         if line is not None and age_s < CACHE_S:
             if age_s < FRESH_S and not few:
                 return line
-            if not self._news and not self._solved_with.differs(prior):
+            if not self._news and (prior is self._seen or not self._solved_with.differs(prior)):
+                self._seen = prior
                 return line
         self._line = self._solve(now, prior, line or prior, 2 * ROUNDS if few else ROUNDS)
         self._solved_at, self._solved_with, self._news = now, prior, False
+        self._seen = prior
         return self._line
 
     def samples(self, now: float) -> float:

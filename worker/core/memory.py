@@ -55,9 +55,9 @@ class GeneratedMemory:
         Tokens past the first disagreement between their table bytes and `text` (a cut stop string, U+FFFD, a hidden
         end token) are left out; nothing is kept if no generated token remains.
         """
-        path = b"".join([self._table[token] for token in tokens])
-        kept = self._tokens_within(tokens, _agreeing_bytes(path, text))
-        ends = list(accumulate(len(self._table[token]) for token in tokens[:kept]))
+        path, ends = self._spell(tokens)
+        kept = bisect_right(ends, _agreeing_bytes(path, text))
+        del ends[kept:]
         if not ends or ends[-1] <= generated_from_byte:
             return
         text = text[: ends[-1]]
@@ -110,12 +110,14 @@ class GeneratedMemory:
 
     def _cut(self, tokens: Sequence[int], agreeing: int) -> tuple[int, int]:
         """The last token boundary within `agreeing` bytes, as (tokens, bytes)."""
-        ends = list(accumulate(len(self._table[token]) for token in tokens))
+        _, ends = self._spell(tokens)
         kept = bisect_right(ends, agreeing)
         return kept, ends[kept - 1] if kept else 0
 
-    def _tokens_within(self, tokens: Sequence[int], agreeing: int) -> int:
-        return self._cut(tokens, agreeing)[0]
+    def _spell(self, tokens: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The tokens' bytes, and where each of them ends."""
+        pieces = list(map(self._table.__getitem__, tokens))
+        return b"".join(pieces), list(accumulate(map(len, pieces)))
 
     def _forget(self, record: _Record) -> None:
         del self._records[record]
