@@ -24,6 +24,8 @@ from trieway.serving.ray_replica import Replica, node_address
 
 HAND_OVER_S = 20.0
 WARM_S = 20.0
+OTHERS_SAY_S = 2.5
+"""Two turns of the board, and a little."""
 WARM_PEERS_MAX = 4
 STATS_TIMEOUT_S = 3.0
 RUNS_WELL = 8
@@ -85,6 +87,8 @@ class WorkerReplica(Replica):
 
     def _hand_over(self) -> None:
         """Gives this worker's prefixes to those that stay."""
+        # Others may have been told to leave at the same moment: let them say so first.
+        time.sleep(OTHERS_SAY_S)
         peers = self._peers()
         # The whole fleet leaves: nobody to give to.
         if peers and self.child is not None:
