@@ -144,3 +144,12 @@ def test_the_oldest_and_the_newest_kubernetes_are_served(helm: str, version: str
 def test_a_kubernetes_that_is_too_old_is_refused_in_words(helm: str) -> None:
     with pytest.raises(Refused, match=r"kubeVersion.*1\.31"):
         template(helm, "--kube-version", "1.30.9")
+
+
+def test_the_example_of_the_readme_renders(helm: str, tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text((CHART / "README.md").read_text().partition("```yaml\n")[2].partition("```")[0])
+    sets = {
+        one["metadata"]["name"] for one in parse(template(helm, "--values", str(path))) if one["kind"] == "StatefulSet"
+    }
+    assert sets == {"prod-trieway-smollm2-135m", "prod-trieway-llama-8b"}
