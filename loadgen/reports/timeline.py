@@ -10,6 +10,9 @@ from trieway.loadgen.reports.schema import Lane, Timeline
 from trieway.loadgen.reports.stats import Sorted
 
 STEPS_MAX = 120
+STEPS_MIN = 20
+STEP_RECORDS = 4
+"""A step of fewer records on average shows nothing but which they are."""
 LANES_MAX = 64
 """A plot of more lanes than this shows nothing; the rest share one, named `others`."""
 _STEPS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
@@ -21,7 +24,8 @@ def timeline_of(measured: Sequence[Record]) -> Timeline | None:
     if not sent:
         return None
     span = max(last for _, _, last in sent)
-    step = next((step for step in _STEPS_S if span / step <= STEPS_MAX), span / STEPS_MAX)
+    most = min(STEPS_MAX, max(STEPS_MIN, len(sent) // STEP_RECORDS))
+    step = next((step for step in _STEPS_S if span / step <= most), span / most)
     steps = int(span / step) + 1
     parts: defaultdict[str, list[tuple[Record, float, float]]] = defaultdict(list)
     for one in sent:

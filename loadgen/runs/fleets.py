@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from trieway.loadgen.errors import RunFailed
 from trieway.loadgen.reports.study import Setting
 
+UP = (sys.executable, "-m", "trieway", "up")
 READY = "trieway ready on "
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 60.0
@@ -23,9 +24,9 @@ _LINES_KEPT = 20
 
 
 @contextlib.asynccontextmanager
-async def fleet_of(setting: Setting, arguments: Sequence[str] = ()) -> AsyncIterator[str]:
+async def fleet_of(setting: Setting, arguments: Sequence[str] = (), program: Sequence[str] = UP) -> AsyncIterator[str]:
     """A running fleet's URL. `arguments`: more of `trieway up`. RunFailed: it did not start."""
-    command = [sys.executable, "-m", "trieway", "up", "--port", str(_free_port())]
+    command = [*program, "--port", str(_free_port())]
     if setting.policy is not None:
         command += ["--policy", setting.policy]
     if setting.workers is not None:
