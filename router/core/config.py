@@ -18,7 +18,7 @@ class CoreConfig:
     learned_blocks_max: int = 200_000
     """Blocks remembered for one worker without a feed; the oldest go first."""
     workers_max: int = 4096
-    candidates_max: int = 96
+    candidates_max: int = 48
     """Workers weighed for one request; in a larger fleet the most promising ones by three orders."""
     bookings_max: int = 65_536
     """Open bookings of the whole router; beyond it `choose` rejects."""
