@@ -105,8 +105,9 @@ def study_plan(access: Access, tmp_path: Path, **changes: object) -> StudyPlan:
         yield access
 
     values: dict[str, object] = {
-        "plan": plan, "arrivals_at": at, "workload_at": lambda seed: made, "fleet": fleet,
-        "settings": [Setting(policy="a"), Setting(policy="b")], "search": Range(low=100, high=200, repeats=2), "config": {"x": 1}, "state": tmp_path / "state",
+        "plan": plan, "arrivals_at": at, "workload_at": lambda seed: made, "fleet": fleet, "config": {"x": 1},
+        "settings": [Setting(policy="a"), Setting(policy="b")], "search": Range(low=100, high=200, repeats=2),
+        "state": tmp_path / "state",
     }  # fmt: skip
     return StudyPlan(**(values | changes))  # type: ignore[arg-type]
 

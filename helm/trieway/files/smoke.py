@@ -4,6 +4,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 
 def ask(path, body=None):
@@ -20,7 +21,7 @@ def ask(path, body=None):
 
 
 URL, KEY_FILE, *MODELS = sys.argv[1:]
-KEY = {"authorization": "Bearer " + open(KEY_FILE).read().strip()} if KEY_FILE else {}
+KEY = {"authorization": "Bearer " + Path(KEY_FILE).read_text().strip()} if KEY_FILE else {}
 served = {model["id"] for model in ask("/v1/models")["data"]}
 for model in MODELS:
     if model not in served:
