@@ -83,7 +83,8 @@ def _add_run(parser: argparse.ArgumentParser, *, flush: bool = True, repeats: in
     add = parser.add_argument
     add("--seed", type=int, default=0, help="of prompts and arrivals (default: 0)")
     add("--per-session", action="store_true", help="rates count sessions, not calls")
-    add("--duration", metavar="TIME", help="stop sending after so long, such as 60s or 5m; default: the whole workload")
+    more = "" if flush else "; shorter workloads are repeated with other seeds"
+    add("--duration", metavar="TIME", help=f"stop sending after so long, such as 60s or 5m (default: all calls){more}")
     add("--warmup", default="0", metavar="TIME", help="leave out what was due before (default: 0)")
     add("--warmup-requests", type=int, default=0, metavar="N", help="leave out the first N requests (default: 0)")
     add("--repeats", type=int, default=repeats, metavar="N", help=f"equal runs, for noise (default: {repeats})")

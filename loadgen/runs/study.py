@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +31,10 @@ from trieway.loadgen.runs.once import Now, Outcome, Stop, run_once
 from trieway.loadgen.runs.plan import Plan
 from trieway.loadgen.vocabulary import Workload
 
+FILL = 1.2
+"""Random arrivals come in more than is expected, now and then."""
+SHORT_S = 10.0
+"""A run of less offers too little to see a queue grow."""
 Say = Callable[[str], None]
 At = Callable[[float], tuple[Arrivals, str]]
 """The arrivals of a rate, and as text."""
@@ -241,14 +245,14 @@ class Runner:
         """What there is."""
         study, plan = self._study, self._study.plan
         reason = self._stop.reason
-        lagged = sum(point.lagged for point in self._state.points)
+        notes = list(self._notes())
         return Study(
             kind="sweep" if study.search is None else "capacity",
             version=__version__,
             started=self._started,
             partial=reason is not None,
             partial_reason=reason,
-            notes=[f"THE GENERATOR LAGGED in {lagged} runs; they are left out of the plots"] if lagged else [],
+            notes=notes,
             workload=plan.workload.name,
             seed=plan.seed,
             settings=dict(plan.workload.settings),
@@ -257,6 +261,18 @@ class Runner:
             points=self._state.points,
             capacities=self._capacities,
         )
+
+    def _notes(self) -> Iterator[str]:
+        points = self._state.points
+        lagged = sum(point.lagged for point in points)
+        if lagged:
+            yield f"THE GENERATOR LAGGED in {lagged} runs; they are left out of the plots"
+        shortest = min((point.requests.total / point.rate for point in points), default=SHORT_S)
+        if shortest < SHORT_S:
+            yield (
+                f"the shortest run offered its load for {shortest:.1f} s only, too short to see a queue grow: "
+                "give --duration, such as 30s, and every rate lasts so long"
+            )
 
 
 _Measure = Callable[[float, int], Any]

@@ -38,11 +38,11 @@ if "--fail" in sys.argv:
     print("trieway: error: no such policy", flush=True)
     print("done", flush=True)
     sys.exit(2)
-print("trieway ready on http://127.0.0.1:1 (router pid 1)", flush=True)
 def stop(*_):
     open(os.path.join(folder, "stopped"), "w").close()
     sys.exit(0)
 signal.signal(signal.SIGINT, stop)
+print("trieway ready on http://127.0.0.1:1 (router pid 1)", flush=True)
 while True:
     print("x" * 1000, flush=True)
     time.sleep(0.001)
