@@ -1,6 +1,6 @@
 """Connections to one server: exchanges go out at once on an idle connection, or on a new one, or wait for a place.
 
-Keeps true (`check`): connections open or opening never exceed `connections_max`; every exchange sent ends once. A kept
+Keeps true (`check`): exchanges under way never exceed `connections_max`, the others wait; each ends once. A kept
 connection that the server closed before a byte of the answer is tried again on a new one, once, as every HTTP client
 does. Does not know calls or pacing.
 """

@@ -29,7 +29,8 @@ from trieway.loadgen.client.messages import (
 from trieway.loadgen.errors import RunFailed
 
 LEAD_S = 0.3
-"""From the moment all are prepared to time zero: enough to hear of it and make the first requests."""
+LEAD_S_PER_CALL = 2e-5
+"""From the moment all are prepared to time zero: enough to hear of it, order all calls and make the first requests."""
 PREPARE_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 30.0
 
@@ -62,7 +63,7 @@ class Processes:
                     prepared += 1
         except TimeoutError:
             raise RunFailed(f"{len(jobs) - prepared} client processes did not start in time") from None
-        self.start_s = monotonic() + LEAD_S
+        self.start_s = monotonic() + LEAD_S + LEAD_S_PER_CALL * max(len(job.workload.calls) for job in jobs)
         self._tell(Go(self.start_s))
         return self.start_s
 

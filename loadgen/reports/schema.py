@@ -238,6 +238,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The headlines of each repeat, this one included."""
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Report)}
+def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
+    """The JSON Schema of a report, or of another document."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
