@@ -17,6 +17,9 @@ from trieway.loadgen.sim.worker import SimWorker
 from trieway.meta_tree.digest import Digest
 from trieway.meta_tree.ids import Tier
 
+WHOLE_EVERY = 256
+"""Samples between two of a router's whole tree."""
+
 
 class Checks:
     """Of one fleet. `after_step` is called after every step; AssertionError: something does not hold."""
@@ -43,17 +46,19 @@ class Checks:
                         check_pair(router, worker)
 
     def sample(self) -> None:
-        """One process, and its pairs, in turn."""
+        """One worker, one router's books and their pairs, in turn; now and then a router's whole tree, which costs as
+        much as the tree is large times the fleet."""
         fleet = self._fleet
         workers = list(fleet.workers.values())
+        worker = workers[self._turn % len(workers)]
+        router = fleet.routers[self._turn % len(fleet.routers)]
         self._turn += 1
-        turn = self._turn % (len(workers) + len(fleet.routers))
-        if turn < len(workers):
-            check_worker(workers[turn])
-        else:
-            check_router(fleet.routers[turn - len(workers)])
-        for router in fleet.routers:
-            check_pair(router, workers[self._turn % len(workers)])
+        check_worker(worker)
+        check_books(router)
+        if self._turn % WHOLE_EVERY == 0:
+            check_router(router)
+        for one in fleet.routers:
+            check_pair(one, worker)
 
 
 def check_worker(worker: SimWorker) -> None:
@@ -76,13 +81,20 @@ def check_worker(worker: SimWorker) -> None:
 
 
 def check_router(router: SimRouter) -> None:
-    """One router's sums, and its books against its flights."""
+    """One router's sums, and its books."""
     if not router.up:
         assert not router.open
         assert not router.flights
         return
+    router.core.check()
+    check_books(router)
+
+
+def check_books(router: SimRouter) -> None:
+    """One router's books against its flights, and its tree against its budget."""
+    if not router.up:
+        return
     core = router.core
-    core.check()
     assert core.open_bookings == len(router.open), f"{router.name}: bookings that no flight owns, or flights without"
     for booking_id, flight in router.open.items():
         assert flight in router.flights, f"{router.name}: {flight.ask.id} has ended and is still booked"

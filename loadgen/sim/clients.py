@@ -8,12 +8,13 @@ others before any call. Does not know workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from trieway.loadgen.filler import filler
 from trieway.loadgen.flow import Flow, Ready
 from trieway.loadgen.prompts import prompt_bytes
-from trieway.loadgen.records import ABANDONED, Record
+from trieway.loadgen.records import ABANDONED, INTERRUPTED, Record
 from trieway.loadgen.sim.flight import Flight
 from trieway.loadgen.sim.network import Network
 from trieway.loadgen.sim.router import SimRouter
@@ -70,12 +71,33 @@ class Clients:
             self._hints.setdefault(hint.session, []).append(hint)
         self._awaited = 0
         self._turn = 0
+        self._began_s = 0.0
         self._codec = tokenizer()
 
     @property
     def unfinished(self) -> int:
         """Calls that have not ended."""
         return self._flow.unfinished
+
+    @property
+    def sent(self) -> int:
+        """Calls that have been sent, ended ones too."""
+        under_way = sum(pending.sent_s is not None and pending.call is not None for pending in self.pending.values())
+        return under_way + sum(record.sent_s is not None for record in self.records)
+
+    def interrupted(self) -> list[Record]:
+        """What has not ended, as the records of a run that is cut short here."""
+        ended = {record.call for record in self.records}
+        return [self._cut(call) for call in self._workload.calls if call.id not in ended]
+
+    def _cut(self, call: Call) -> Record:
+        pending = self.pending.get(call.id)
+        unsent = replace(self._abandoned(call), status=INTERRUPTED)
+        if pending is None or pending.sent_s is None:
+            return unsent
+        return replace(
+            unsent, due_s=pending.due_s - self._began_s, sent_s=self._since(pending.sent_s), last_s=unsent.due_s
+        )
 
     def start(self) -> None:
         """The common hints, then the flow."""
@@ -86,7 +108,12 @@ class Clients:
             self._begin()
 
     def _begin(self) -> None:
-        self._take(self._flow.start(self._timeline.now))
+        self._began_s = self._timeline.now
+        self._take(self._flow.start(self._began_s))
+
+    def _since(self, moment: float | None) -> float | None:
+        """Records count from the flow's start."""
+        return None if moment is None else moment - self._began_s
 
     def _take(self, ready: Iterable[Ready]) -> None:
         for one in ready:
@@ -229,10 +256,10 @@ class Clients:
             call=call.id,
             session=call.session,
             worker=None if flight is None else flight.worker,
-            due_s=pending.due_s,
-            sent_s=pending.sent_s,
-            first_s=first,
-            last_s=now,
+            due_s=pending.due_s - self._began_s,
+            sent_s=self._since(pending.sent_s),
+            first_s=self._since(first),
+            last_s=self._since(now),
             prompt_tokens=None if flight is None else flight.prompt_tokens,
             cached_tokens=None if flight is None else flight.cached_tokens,
             predicted_tokens=None if flight is None else flight.predicted_tokens,
@@ -248,7 +275,7 @@ class Clients:
             call=call.id,
             session=call.session,
             worker=None,
-            due_s=self._timeline.now,
+            due_s=self._timeline.now - self._began_s,
             sent_s=None,
             first_s=None,
             last_s=None,

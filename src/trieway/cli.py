@@ -19,6 +19,7 @@ from trieway.fleet import commands
 from trieway.fleet.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
 from trieway.loadgen.cli import add_load
 from trieway.loadgen.errors import LoadError
+from trieway.loadgen.sim_cli import add_sim
 from trieway.serving.config import ConfigError, RayConfig, RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_load import add_flags
 
@@ -82,6 +83,8 @@ def build_parser() -> Parser:
 
     _add_ray(command("ray", "the fleet on a Ray cluster"))
     add_load(command("load", "drive any OpenAI-compatible server, and report how far from the best possible it is"))
+
+    add_sim(command("sim", "play the same workloads on a simulated fleet"))
 
     models = command("models", "the models that can be named")
     models.set_defaults(run=commands.models)

@@ -1,0 +1,1 @@
+"""`trieway sim`: what surrounds the pure simulator: flags, progress, processor time, files."""
