@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from time import monotonic
 
+from trieway.loadgen.client.alarm import Alarm
 from trieway.loadgen.client.dialect import Dialect
 from trieway.loadgen.client.exchange import Exchange
 from trieway.loadgen.client.pool import Pool
@@ -23,8 +24,6 @@ from trieway.loadgen.vocabulary import Call, Hint, Workload
 AHEAD_S = 1.0
 AHEAD_BYTES_MAX = 64 * 1024 * 1024
 """Requests made ahead of their due time."""
-TIMER_S = 0.001
-"""The resolution of the loop's timers: nothing is spun away in between."""
 MESSAGES_MAX = 32
 
 
@@ -67,7 +66,8 @@ class Driver:
         self._made: dict[str, bytes] = {}
         self._made_bytes = 0
         self._number = 0
-        self._timer: asyncio.Handle | None = None
+        self._alarm = Alarm(self._loop, self._turn)
+        self._soon: asyncio.Handle | None = None
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._stopped = False
         self._hints: dict[str, list[Hint]] = {}
@@ -95,7 +95,10 @@ class Driver:
             self._loop.call_later(max(start_s + self._pace.stop_s - monotonic(), 0.0), self._close)
         self._take(self._flow.start(start_s))
         self._turn()
-        await self._over
+        try:
+            await self._over
+        finally:
+            self._alarm.close()
 
     def interrupt(self) -> None:
         """Cut short: what is in flight is recorded as interrupted."""
@@ -112,8 +115,7 @@ class Driver:
     def _settle(self) -> None:
         nothing_left = self._stopped or not self._flow.unfinished
         if nothing_left and not self.in_flight and not self._over.done():
-            if self._timer is not None:
-                self._timer.cancel()
+            self._alarm.cancel()
             self._over.set_result(None)
 
     # Pacing
@@ -127,19 +129,18 @@ class Driver:
 
     def _turn(self) -> None:
         """Send what is due, then wait for what is next, making requests meanwhile."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         while self._pending and self._pending[0][0] <= monotonic():
             self._send(heappop(self._pending)[2])
-        if self._pending:
-            if self._make_one():
-                self._timer = self._loop.call_soon(self._turn)
-            else:
-                wait = self._pending[0][0] - monotonic()
-                self._timer = self._loop.call_later(max(wait, TIMER_S), self._turn)
-        else:
+        if not self._pending:
+            self._alarm.cancel()
             self._settle()
+        elif self._make_one():
+            self._soon = self._loop.call_soon(self._turn)
+        else:
+            self._alarm.set(self._pending[0][0])
 
     def _make_one(self) -> bool:
         """Make the request that is due next of those not made; False: nothing to do for now."""
@@ -244,4 +245,5 @@ class Driver:
         assert self._made_bytes == sum(map(len, self._made.values())), "made bytes are miscounted"
         pending = {entry[2].call.id for entry in self._pending}
         assert self._made.keys() <= pending or self._stopped, "a request was made for a call that is not pending"
-        assert self._over.done() or self._timer is not None or not self._pending, "nobody will send what is pending"
+        waits = self._over.done() or self._alarm.armed or self._soon is not None
+        assert waits or not self._pending, "nobody will send what is pending"
