@@ -52,7 +52,7 @@ test-helm: $(VENV)/.dev ## the chart, its rules and its image (10 minutes); fetc
 	$(PYTEST) -q --timeout 1800 tests/helm $(ARGS)
 
 verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
-	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/simulation $(ARGS)
+	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/sim $(ARGS)
 
 bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
 	$(BIN)/python -m tests.tools.bench
@@ -68,8 +68,9 @@ verify-clients: $(VENV)/.dev ## the load generator's figures against aiperf's (1
 report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of the report
 	$(BIN)/python -m tests.tools.report_schema
 
-sim: $(VENV)/.dev ## the fleet simulation on more seeds (SEEDS=500)
-	TRIEWAY_SIM_SEEDS=$(or $(SEEDS),500) $(PYTEST) -q -s --timeout 3600 tests/simulation
+sim: $(VENV)/.run ## seeds of fleets with faults (SEEDS=1000 FIRST=0), and the simulator's speed (REQUESTS=100000, up to 1000000)
+	$(BIN)/trieway sim seeds --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+	$(BIN)/trieway sim scale --requests $(or $(REQUESTS),100000) --workers $(or $(WORKERS),10,100,1000)
 
 gpu-smoke: $(VENV)/.run ## serve on CUDA and compare with the CPU
 	$(BIN)/python -m tests.tools.gpu_smoke

@@ -7,8 +7,8 @@ import random
 import time
 from collections.abc import Callable
 
-from tests.simulation.texts import TOKEN_BYTES
 from trieway.kernels import block_hash
+from trieway.loadgen.sim.texts import tokenizer
 from trieway.meta_tree.chain import FleetKey
 from trieway.meta_tree.events import Stored
 from trieway.meta_tree.frames import Delta, Heartbeat, Hello, SnapshotBegin, SnapshotEnd, WorkerLoad
@@ -125,7 +125,7 @@ def hashing() -> None:
 def scheduler_step(running: int) -> float:
     """CPU us of one plan + commit while `running` requests decode."""
     config = SchedulerConfig(kv_tokens=100_000, context_max=4096, running_max=64)
-    scheduler = Scheduler(config, TOKEN_BYTES, random.Random(0))
+    scheduler = Scheduler(config, tokenizer().table, random.Random(0))
     rng = random.Random(1)
     for index in range(running):
         tokens = [rng.randrange(256) for _ in range(200)]
