@@ -74,6 +74,10 @@ def row(worker: str, cost_ms: float, cached: int, **change: Any) -> dict[str, An
         "reload_ms": 0.0,
         "interference_ms": 0.0,
         "decode_ms": 0.0,
+        "work_ms": 0.0,
+        "displaced_ms": 0.0,
+        "spread_ms": 0.0,
+        "copied_ms": 0.0,
         "cost_ms": cost_ms,
         "error_ms": 2.5,
         "probability": 1.0 if cached else 0.0,
@@ -89,7 +93,7 @@ def explanation(**change: Any) -> dict[str, Any]:
 def test_an_explanation_shows_costs_and_the_choice() -> None:
     lines = explain_text(explanation()).splitlines()
     assert lines[0] == "model m, about 1,000 prompt tokens, 80 whole blocks"
-    assert lines[4].split() == ["w1", "900", "900", "100", "1.0", "50.0", "0.0", "0.0", "0.0", "51.0", "2.5", "100%"]
+    assert lines[4].split() == ["w1", "900", "900", "100", "1.0", "50.0", *["0.0"] * 7, "51.0", "2.5", "100%"]
     assert lines[-1].startswith("goes to w1: it holds the longest useful prefix")
     assert lines[-1].endswith("(900 tokens reused, first token in 51.0 ms)")
     assert "host" not in lines[2], "tiers that nobody uses take no room"
