@@ -45,6 +45,7 @@ class SimRouter:
         self.flights: set[Flight] = set()
         self.gone: set[WorkerId] = set()
         self.core: RouterCore
+        self._awaited: dict[Exchange, float] = {}  # until when a first token must have come
         self._seed_id = seed_id
         self._rng = rng
         self._note = note
@@ -75,7 +76,7 @@ class SimRouter:
         for follower in self.followers.values():
             follower.stop()
         flights = sorted(self.flights, key=lambda flight: flight.ask.id)
-        self.open, self.flights = {}, set()
+        self.open, self.flights, self._awaited = {}, set(), {}
         for flight in flights:
             flight.ended = True
             if flight.exchange is not None:
@@ -92,6 +93,7 @@ class SimRouter:
                 follower.perform([effect])
         for follower in list(self.followers.values()):
             follower.watch()
+        self._end_late()
         self.network.timeline.after(TICK_S, self._tick, life)
 
     # The registry.
@@ -204,7 +206,7 @@ class SimRouter:
         name = f"{ask.id}/{self.name}.{self._number}"
         flight.exchange = Exchange(name, flight, self.network, self.followers[worker].worker, self)
         flight.exchange.open(self.setup.connect_timeout_s)
-        self.network.timeline.after(self.setup.first_byte_timeout_s, self._late, flight, flight.exchange)
+        self._awaited[flight.exchange] = self.network.timeline.now + self.setup.first_byte_timeout_s
 
     def hang_up(self, flight: Flight) -> None:
         """The client is gone; perhaps before its request came, or after its end."""
@@ -212,9 +214,15 @@ class SimRouter:
             self._release(flight, Outcome.CANCELLED)
             self._end(flight, End.HUNG_UP)
 
-    def _late(self, flight: Flight, exchange: Exchange) -> None:
-        """No first token in time: nobody else is tried."""
-        if flight.exchange is exchange and not flight.said and not exchange.closed:
+    def _end_late(self) -> None:
+        """No first token in time (or, not streamed, no answer): nobody else is tried."""
+        now = self.network.timeline.now
+        late = []
+        for exchange, until in self._awaited.items():  # the oldest first: all wait equally long
+            if until > now:
+                break
+            late.append(exchange.flight)
+        for flight in late:
             self._release(flight, Outcome.TIMEOUT)
             self._end(flight, End.TIMEOUT)
 
@@ -238,6 +246,7 @@ class SimRouter:
         self.core.receipt(flight.booking.id, receipt, self.clock.now())
         if flight.ask.stream:
             flight.said = True
+            del self._awaited[exchange]
             self.network.timeline.after(self.network.delay(), flight.client.on_first, flight)
 
     def on_done(self, exchange: Exchange, done: Done) -> None:
@@ -279,6 +288,7 @@ class SimRouter:
         self.touched = True
         assert flight.booking is not None
         assert flight.exchange is not None
+        self._awaited.pop(flight.exchange, None)
         flight.exchange.close()
         self.core.release(flight.booking.id, outcome, self.clock.now())
         del self.open[flight.booking.id]

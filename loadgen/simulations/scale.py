@@ -11,6 +11,7 @@ from trieway.loadgen.simulations.playing import Played, Stop, simulate
 from trieway.loadgen.vocabulary import Workload
 from trieway.loadgen.workloads import make
 
+WORKER = WorkerSetup(memory_bytes_max=1 << 20)
 CHECK_EVERY = 5000
 """Steps between two sampled checks."""
 
@@ -24,7 +25,7 @@ def scale_workload(requests: int, rate: float, seed: int) -> Workload:
 
 def scale_of(workers: int, requests: int, rate: float, routers: int, seed: int, stop: Stop | None = None) -> Played:
     """One fleet of H100s with an 8B model, under sampled checks."""
-    setup = FleetSetup(seed=seed, workers=(WorkerSetup(),) * workers, routers=routers, check_every=CHECK_EVERY)
+    setup = FleetSetup(seed=seed, workers=(WORKER,) * workers, routers=routers, check_every=CHECK_EVERY)
     return simulate(setup, scale_workload(requests, rate * workers, seed), stop=stop)
 
 
