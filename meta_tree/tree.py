@@ -327,8 +327,7 @@ class Tree:
                 if mask & holding.bit:
                     digest.add(self.rows.hashes[row], tier, self.usable_of(row, holding.index, tier))
                     blocks += 1
-        if holding.dropped_blocks:
-            digest.merge(holding.dropped)
+        digest.merge(holding.dropped)
         assert not holding.digest.differing(digest.buckets())
         assert blocks == holding.blocks
         assert holding.dropped_blocks == sum(holding.dropped_counts)
