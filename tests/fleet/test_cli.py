@@ -132,6 +132,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_worker_and_router_run_with_their_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
+    monkeypatch.delenv("TRIEWAY_CACHE_DIR", raising=False)
     free(monkeypatch)
     stand_in(monkeypatch, "trieway.worker.main", "run_worker", lambda config: seen.append(config) or 0)
     stand_in(monkeypatch, "trieway.router.main", "run_router", lambda config: seen.append(config) or 1)
