@@ -29,7 +29,7 @@ up: $(VENV)/.run ## install what is missing, then serve SmolLM2 on two workers b
 install: $(VENV)/.run ## only the environment of `make up`
 
 test: $(VENV)/.dev ## the test suite, under 10 minutes on two cores (ARGS="-k radix" narrows it)
-	$(PYTEST) -m "not verify and not helm and not ray" $(ARGS)
+	TRIEWAY_SIM_SEEDS=$${TRIEWAY_SIM_SEEDS:-60} $(PYTEST) -m "not verify and not helm and not ray" $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, import rules, tidiness
 	$(BIN)/ruff check .
