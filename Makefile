@@ -17,6 +17,7 @@ export TRIEWAY_PURE := 1
 endif
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*.cpp)
 PYTEST := $(BIN)/python -m pytest
+SIM_WORKERS := 10,100,1000
 
 .PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load report-schema sim gpu-smoke demo clean
 
@@ -70,7 +71,7 @@ report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of t
 
 sim: $(VENV)/.run ## seeds of fleets with faults (SEEDS=1000 FIRST=0), and the simulator's speed (REQUESTS=100000, up to 1000000)
 	$(BIN)/trieway sim seeds --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
-	$(BIN)/trieway sim scale --requests $(or $(REQUESTS),100000) --workers $(or $(WORKERS),10,100,1000)
+	$(BIN)/trieway sim scale --requests $(or $(REQUESTS),100000) --workers $(or $(WORKERS),$(SIM_WORKERS))
 
 gpu-smoke: $(VENV)/.run ## serve on CUDA and compare with the CPU
 	$(BIN)/python -m tests.tools.gpu_smoke
