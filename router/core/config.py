@@ -82,7 +82,7 @@ class CoreConfig:
     prior_output_tokens: int = 64
     """Length of an answer for that purpose, unless max_tokens is below it."""
     tie_chance_min: float = 0.2
-    """A worker less likely than this to beat the cheapest is no tie; half of it where both hold equally much."""
+    """A worker less likely than this to beat the cheapest is no tie; a tenth of it where both hold nothing."""
 
     # Health.
     heartbeat_timeout_s: float = 5.0

@@ -17,6 +17,8 @@ EMPTIER_MAX = 1.25
 """An emptier cache draws at most this many times its share: a returned worker gets its part of the new, not all."""
 INFLOW_MAX = 1.25
 """The same for less new work lately. Both are mild, so that a long past never decides where everything new goes."""
+LIKENESS = 0.15
+"""Share by which the measured speed of one worker is doubted when it is compared with a peer on equal work."""
 RESTED_MAX = 4.0
 """Of equals the one used longest ago draws this many times as much as the one used last: chance alone would run in
 streaks, and one worker could get under a third of forty."""
@@ -62,11 +64,13 @@ class CacheAware:
 
     def _chance_against(self, row: CostRow, best: CostRow) -> float:
         """Chance that `row` is in truth no dearer than the one that looks cheapest; 0 if too small to be a tie."""
+        # Where nobody holds anything a wrong guess costs only the difference, and a worker that is never asked is never
+        # measured again; elsewhere a wrong guess is work done twice.
+        alike = not row.cached_tokens and not best.cached_tokens
+        doubt = LIKENESS * (row.prefill_ms**2 + best.prefill_ms**2) ** 0.5 if alike else 0.0
         distance = row.cost_ms - best.cost_ms
-        chance = 0.5 * erfc(distance / sqrt(2.0 * (row.error_ms**2 + best.error_ms**2)))
-        # Where both would compute as much, a wrong guess costs only the difference; elsewhere it costs work done twice.
-        least = self._chance_min if row.cached_tokens != best.cached_tokens else 0.5 * self._chance_min
-        return chance if chance >= least else 0.0
+        chance = 0.5 * erfc(distance / sqrt(2.0 * (row.error_ms**2 + best.error_ms**2 + doubt**2)))
+        return chance if chance >= (0.1 * self._chance_min if alike else self._chance_min) else 0.0
 
 
 class LongestPrefix:

@@ -38,7 +38,7 @@ def test_all_policies_of_the_contract_are_there() -> None:
 
 
 def test_a_clear_difference_is_no_tie() -> None:
-    assert chances("cache_aware", row("a", cost_ms=100.0), row("b", cost_ms=140.0)) == [1.0, 0.0]
+    assert chances("cache_aware", row("a", cost_ms=100.0), row("b", cost_ms=200.0)) == [1.0, 0.0]
 
 
 def test_two_percent_are_a_tie() -> None:
