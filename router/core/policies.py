@@ -19,7 +19,7 @@ INFLOW_MAX = 1.25
 """The same for less new work lately. Both are mild, so that a long past never decides where everything new goes."""
 LIKENESS = 0.15
 """Share by which the measured speed of one worker is doubted when it is compared with a peer on equal work."""
-RESTED_MAX = 4.0
+RESTED_MAX = 12.0
 """Of equals the one used longest ago draws this many times as much as the one used last: chance alone would run in
 streaks, and one worker could get under a third of forty."""
 
