@@ -15,6 +15,7 @@ from trieway.meta_tree.chain import FleetKey
 from trieway.router import listing
 from trieway.router.app import Control, build_app
 from trieway.router.asgi import RouterApp
+from trieway.router.carrier import Carrier
 from trieway.router.core import CoreConfig, RouterCore, WorkerRow
 from trieway.router.discovery import Discovery, discovery_of
 from trieway.router.dispatch import Dispatcher
@@ -25,6 +26,7 @@ from trieway.router.pass_on import PassOn
 from trieway.router.questions import Asker
 from trieway.router.registry import Registry
 from trieway.router.upstream import Upstream
+from trieway.router.wire_upstream import WireUpstream
 from trieway.router.worker_api import WorkerApi
 from trieway.serving.auth import KeyRing, read_fleet_secret
 from trieway.serving.config import RouterConfig
@@ -55,6 +57,9 @@ class Router:
         self.links = Links()
         self.metrics = RouterMetrics()
         self.upstream = Upstream(connect_timeout_s=config.connect_timeout_s)
+        self.carrier: Carrier = self.upstream
+        if config.data_plane == "protocol":
+            self.carrier = WireUpstream(self.upstream, connect_timeout_s=config.connect_timeout_s)
         api = WorkerApi(self.upstream, secrets.key, frame_bytes_max=config.frame_bytes_max)
         self.registry = Registry(
             core=self.core,
@@ -70,7 +75,7 @@ class Router:
             core=self.core,
             asker=asker,
             links=self.links,
-            upstream=self.upstream,
+            upstream=self.carrier,
             metrics=self.metrics,
             patience=Patience(
                 first_byte_s=config.first_byte_timeout_s,
@@ -125,6 +130,7 @@ class Router:
         self._discovering.cancel()
         await asyncio.gather(self._discovering, return_exceptions=True)
         await self.registry.close()
+        await self.carrier.close()
         await self.upstream.close()
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from trieway.router.carrier import Answer, Carrier
 from trieway.router.core import Booking, Choice, FirstByte, Outcome, Query, RouterCore
 from trieway.router.forwarding import Onward, request_headers, response_headers
 from trieway.router.hot_path import HeaderList
@@ -22,7 +23,7 @@ from trieway.router.metrics import RouterMetrics
 from trieway.router.questions import Question
 from trieway.router.reply import Reply, last_words
 from trieway.router.sse import LineHold
-from trieway.router.upstream import Broke, ConnectFailed, Exchange, StaleConnection, TimedOut, Upstream, UpstreamError
+from trieway.router.upstream import Broke, ConnectFailed, StaleConnection, TimedOut, UpstreamError
 from trieway.serving import headers as names
 from trieway.serving.errors import ApiError, Timeout, Unavailable, sse_error
 from trieway.serving.errors import Upstream as UpstreamFailure
@@ -57,7 +58,7 @@ class Attempt:
     """
 
     core: RouterCore
-    upstream: Upstream
+    upstream: Carrier
     metrics: RouterMetrics
     link: Link
     question: Question
@@ -71,7 +72,7 @@ class Attempt:
     _outcome: Outcome = Outcome.CANCELLED
     _booking: Booking | None = None
     _settled: bool = False
-    _exchange: Exchange | None = None
+    _exchange: Answer | None = None
     _writing: bool = False
     _cached: bytes | None = None
     _hold: LineHold = field(default_factory=LineHold)
@@ -108,7 +109,7 @@ class Attempt:
             return None
         return await self._whole(exchange)
 
-    async def _open(self) -> Exchange:
+    async def _open(self) -> Answer:
         question = self.question
         headers = request_headers(
             question.headers,
@@ -126,7 +127,7 @@ class Attempt:
             # The worker closed an idle connection as we wrote to it. A fresh one tells whether it is well.
             return await self.upstream.open(self.link.url, question.target, headers, question.body)
 
-    async def _stream(self, exchange: Exchange) -> None:
+    async def _stream(self, exchange: Answer) -> None:
         hold = self._hold
         async for chunk in exchange.chunks():
             self.lease.heard()
@@ -139,7 +140,7 @@ class Attempt:
         self._outcome = Outcome.OK
         await self.reply.write(hold.rest(), last=True)
 
-    async def _whole(self, exchange: Exchange) -> Failed | None:
+    async def _whole(self, exchange: Answer) -> Failed | None:
         parts: list[bytes] = []
         size = 0
         async for chunk in exchange.chunks():
@@ -165,7 +166,7 @@ class Attempt:
         await self.reply.write(body, last=True)
         return None
 
-    def _refused(self, exchange: Exchange, body: bytes) -> Failed:
+    def _refused(self, exchange: Answer, body: bytes) -> Failed:
         held = Held(status=exchange.status, headers=self._headers(exchange, len(body)), body=body)
         error = UpstreamFailure(f"the worker answered {exchange.status}")
         return Failed(reason=f"http_{exchange.status}", error=error, held=held)
@@ -176,7 +177,7 @@ class Attempt:
         await self.reply.write(data)
         self._writing = False
 
-    async def _begin(self, exchange: Exchange, length: int | None = None) -> None:
+    async def _begin(self, exchange: Answer, length: int | None = None) -> None:
         """The first byte is here: settle the booking's receipt and start the answer."""
         if not self.reply.started:
             if not self._settled and length is None:
@@ -189,7 +190,7 @@ class Attempt:
             settled = self.core.receipt(self._booking.id, first, self.clock())
             self.metrics.settled(settled)
 
-    def _headers(self, exchange: Exchange, length: int | None) -> HeaderList:
+    def _headers(self, exchange: Answer, length: int | None) -> HeaderList:
         ours: HeaderList = [
             (names.WORKER.encode(), self.link.worker.encode()),
             (names.PREDICTED_TOKENS.encode(), b"%d" % self.choice.predicted_tokens),
@@ -235,7 +236,7 @@ def _outcome(status: int) -> Outcome:
     return Outcome.CLIENT_ERROR if status < 500 else Outcome.WORKER_ERROR
 
 
-def _first_byte(exchange: Exchange) -> FirstByte | None:
+def _first_byte(exchange: Answer) -> FirstByte | None:
     receipt = names.Receipt.parse(_header(exchange.headers, names.RECEIPT))
     if receipt is None:
         return None

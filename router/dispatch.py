@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 from trieway.meta_tree.ids import Reject, WorkerId
 from trieway.router.attempt import Attempt, Failed
+from trieway.router.carrier import Carrier
 from trieway.router.core import Choice, Query, Rejection, RouterCore
 from trieway.router.hot_path import HotRequest, Responder
 from trieway.router.links import Lease, Links, Patience
 from trieway.router.metrics import RouterMetrics
 from trieway.router.questions import Asker, Question, request_id
 from trieway.router.reply import Reply, last_words
-from trieway.router.upstream import Upstream
 from trieway.serving.errors import ApiError, BadRequest, Busy, Internal, NotFound, Unavailable
 from trieway.serving.logs import current_request_id
 
@@ -47,7 +47,7 @@ class Dispatcher:
         core: RouterCore,
         asker: Asker,
         links: Links,
-        upstream: Upstream,
+        upstream: Carrier,
         metrics: RouterMetrics,
         patience: Patience,
         attempts_max: int,

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 
 from trieway.router.assembly import Router, Secrets
 from trieway.router.discovery import discovery_of
+from trieway.router.protocol_plane import HotProtocol
 from trieway.router.registry import parse_url
 from trieway.serving import headers as names
 from trieway.serving.auth import check_bind
@@ -77,7 +80,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 router.app,
-                http=BoundedProtocol,
+                http=_protocol(router, config),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -113,6 +116,13 @@ class Server(uvicorn.Server):
     def _stop(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+def _protocol(router: Router, config: RouterConfig) -> Any:
+    """What makes uvicorn's protocol for a new connection."""
+    if config.data_plane == "asgi":
+        return BoundedProtocol
+    return functools.partial(HotProtocol, hot=router.dispatcher, body_max_bytes=config.body_max_bytes)
 
 
 def ready_line(listening: socket.socket, own: socket.socket | None = None) -> str:

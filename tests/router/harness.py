@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from trieway.serving.config import RouterConfig
 
 QUICK: dict[str, Any] = {
     "port": 0,
+    "data_plane": os.environ.get("TRIEWAY_DATA_PLANE", "protocol"),
     "probe_interval_s": 0.05,
     "connect_timeout_s": 1.0,
     "first_byte_timeout_s": 5.0,

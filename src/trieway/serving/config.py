@@ -17,6 +17,7 @@ MIB = 1024 * 1024
 WorkerPolicy = Literal["lpm", "fcfs", "random"]
 RouterPolicy = Literal["cache_aware", "longest_prefix", "least_loaded", "round_robin"]
 DiscoveryKind = Literal["static", "file", "kubernetes", "ray"]
+DataPlane = Literal["protocol", "asgi"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["plain", "json"]
 
@@ -101,6 +102,9 @@ class RouterConfig(ServerConfig):
     own_port: Annotated[bool, Key("also listen on a free port of its own, for probes of a shared one")] = False
     ready_wait_s: Annotated[float, Key("wait so long for workers before listening", least=0)] = 0.0
     policy: Annotated[RouterPolicy, Key("how a worker is chosen")] = "cache_aware"
+    data_plane: Annotated[
+        DataPlane, Key("how completions are carried: on the connections themselves, or through ASGI (slower)")
+    ] = "asgi"
     tree_bytes_max: Annotated[int, Key("memory of the meta-tree; the coldest blocks go first", least=MIB)] = 512 * MIB
     frame_bytes_max: Annotated[int, Key("largest frame taken from a feed", least=65536)] = 64 * MIB
     approximate_blocks_max: Annotated[int, Key("blocks remembered for a worker without a feed", least=1)] = 200_000

@@ -98,18 +98,32 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self.pipeline_max:
             self._refusal = BadRequest("Too many requests wait on this connection.", code="pipeline_full")
             raise self._refusal
-        super().on_headers_complete()
         self._due = (self.body_timeout_s,)
+        self.open_request()
 
     def on_body(self, body: bytes) -> None:
         self._progress += 1
-        super().on_body(body)
+        self.take_body(body)
 
     def on_message_complete(self) -> None:
         self._progress += 1
         if self.parser.should_upgrade():
             return
         self._due = (None,)
+        self.close_request()
+
+    # What becomes of it; a subclass may serve some requests in its own way.
+
+    def open_request(self) -> None:
+        """The head is whole and within its bounds."""
+        super().on_headers_complete()
+
+    def take_body(self, body: bytes) -> None:
+        """A piece of the body of the request read last."""
+        super().on_body(body)
+
+    def close_request(self) -> None:
+        """The request read last is whole."""
         super().on_message_complete()
 
     def _count(self, size: int) -> None:

@@ -1,0 +1,62 @@
+"""What the hot path needs of a client that carries requests to workers: two forms, aiohttp's and our own wire.
+
+Keeps true: an `Answer` is read through `chunks` and closed on every path; a closed one never returns a half-read
+connection to a pool. Does not know workers, bookings or retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from trieway.router.hot_path import HeaderList
+
+
+class Answer(Protocol):
+    """One answer under way, its head read."""
+
+    status: int
+    headers: HeaderList
+    """As they came, names in lower case."""
+
+    @property
+    def content_type(self) -> bytes:
+        """The media type, lower case, without parameters."""
+
+    @property
+    def delimited(self) -> bool:
+        """Whether the answer says where it ends; without that, a cut looks like an end."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes: each item is all that has arrived. Raises `UpstreamError` where it is cut."""
+
+    def close(self) -> None:
+        """Ends the exchange."""
+
+
+class Carrier(Protocol):
+    """A pool of connections to workers."""
+
+    async def open(self, base_url: str, target: str, headers: HeaderList, body: bytes) -> Answer:
+        """Posts `body` and returns once the answer's headers are here. The caller bounds the time.
+
+        Raises:
+            UpstreamError: no answer; the exact kind says whether it was the connection, a cut or a silence.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes every connection."""
+
+
+def media_type(headers: HeaderList) -> bytes:
+    """The media type that `headers` state, lower case, without parameters; empty where they state none."""
+    for name, value in headers:
+        if name == b"content-type":
+            return value.split(b";", 1)[0].strip().lower()
+    return b""
+
+
+def is_delimited(headers: HeaderList) -> bool:
+    """Whether the headers say where the body ends."""
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
