@@ -15,7 +15,15 @@ from typing import Annotated, Literal
 MIB = 1024 * 1024
 
 WorkerPolicy = Literal["lpm", "fcfs", "random"]
-RouterPolicy = Literal["cache_aware", "longest_prefix", "least_loaded", "round_robin"]
+RouterPolicy = Literal[
+    "cache_aware",
+    "longest_prefix",
+    "least_loaded",
+    "round_robin",
+    "power_of_two",
+    "consistent_hash",
+    "session",
+]
 DiscoveryKind = Literal["static", "file", "kubernetes", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["plain", "json"]
