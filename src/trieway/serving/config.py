@@ -27,6 +27,14 @@ RouterPolicy = Literal[
 DiscoveryKind = Literal["static", "file", "kubernetes", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["plain", "json"]
+TraceSampler = Literal[
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+]
 
 
 class ConfigError(ValueError):
@@ -58,6 +66,17 @@ class ServerConfig:
     allow_open: Annotated[bool, Key("listen beyond loopback without keys")] = False
     log_level: Annotated[LogLevel, Key("least severe lines to log")] = "info"
     log_format: Annotated[LogFormat, Key("plain lines or JSON lines")] = "plain"
+    otlp_endpoint: Annotated[
+        str | None, Key("URL that traces go to (OTLP, http/protobuf; /v1/traces where it has no path); default: none")
+    ] = None
+    otlp_headers_file: Annotated[Path | None, Key("file of headers for it, one `name=value` a line")] = None
+    trace_sampler: Annotated[TraceSampler, Key("which requests are traced, by OpenTelemetry's names")] = (
+        "parentbased_traceidratio"
+    )
+    trace_sample_ratio: Annotated[float, Key("share of the traces begun here that are kept", least=0, most=1)] = 1.0
+    trace_service_name: Annotated[
+        str | None, Key("the service's name in traces; default: trieway-router or trieway-worker")
+    ] = None
     drain_timeout_s: Annotated[float, Key("longest wait for running requests at the end", least=0)] = 30.0
     seed: Annotated[int | None, Key("seed of everything random, for repeatable runs")] = None
 
