@@ -163,6 +163,7 @@ class UpConfig:
     restart_backoff_max_s: Annotated[float, Key("longest pause before a dead worker is started again", least=0.1)] = (
         10.0
     )
+    pin: Annotated[bool, Key("keep each worker on a core of its own, in turn where cores are fewer (Linux)")] = False
     worker: WorkerConfig = dataclasses.field(default_factory=WorkerConfig)
     router: RouterConfig = dataclasses.field(default_factory=RouterConfig)
 
