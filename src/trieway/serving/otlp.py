@@ -86,11 +86,11 @@ class OtlpExporter:
         """See `Exporter.export`."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        self._said.last = ""
+        self._said.first = ""
         spans = [span for trace in traces for span in readable(trace, self._resource)]
         if self._exporter.export(spans) is SpanExportResult.SUCCESS:
             return ""
-        reason = " ".join(self._said.last.split()) or "the collector does not answer"
+        reason = " ".join(self._said.first.split()) or "the collector does not answer"
         return _CREDENTIALS.sub("***@", reason)[:_REASON_MAX_CHARS]
 
     def stop(self) -> None:
@@ -144,12 +144,12 @@ def _resource(service: str) -> Resource:
 
 
 class _Said(logging.Handler):
-    """Keeps the last thing that OpenTelemetry wanted to log."""
+    """Keeps the first thing that OpenTelemetry wants to log about a batch: it names the cause, later ones the end."""
 
-    last = ""
+    first = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.last = record.getMessage()
+        self.first = self.first or record.getMessage()
 
 
 def _mute() -> _Said:
