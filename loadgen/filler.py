@@ -29,7 +29,7 @@ WORDS: tuple[str, ...] = tuple(_LIST.split())
 _SPACED = tuple(" " + word for word in WORDS)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16384)
 def filler(key: int, words: int) -> str:
     """`words` words of the text of `key`: exactly WORD_BYTES * words ASCII bytes, each word after a space."""
     assert 0 <= key < KEY_MAX, f"key {key} is out of range"

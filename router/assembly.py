@@ -31,6 +31,7 @@ from trieway.router.worker_api import WorkerApi
 from trieway.serving.auth import KeyRing, read_fleet_secret
 from trieway.serving.config import RouterConfig
 from trieway.serving.errors import ApiError
+from trieway.serving.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,15 @@ class Secrets:
 
 
 class Router:
-    """`app` is the ASGI app. Create it inside the event loop that serves it."""
+    """`app` is the ASGI app. Create it inside the event loop that serves it. `tracer`: None records nothing."""
 
-    def __init__(self, config: RouterConfig, secrets: Secrets, discovery: Discovery | None = None) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        secrets: Secrets,
+        discovery: Discovery | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.core = RouterCore(core_config(config, secrets.key), random.Random(config.seed))
         self.links = Links()
         self.metrics = RouterMetrics()
@@ -85,6 +92,7 @@ class Router:
             attempts_max=1 + config.retries_max,
             requests_max=config.requests_max,
             whole_max_bytes=config.response_max_bytes,
+            tracer=tracer,
         )
         self._control = control = Control(
             core=self.core,

@@ -27,6 +27,7 @@ from trieway.router.upstream import Broke, ConnectFailed, StaleConnection, Timed
 from trieway.serving import headers as names
 from trieway.serving.errors import ApiError, Timeout, Unavailable, sse_error
 from trieway.serving.errors import Upstream as UpstreamFailure
+from trieway.serving.router_trace import UNTRACED, RequestTrace
 
 _RETRY_STATUSES = frozenset((429, 502, 503))
 
@@ -69,6 +70,7 @@ class Attempt:
     lease: Lease
     whole_max_bytes: int
     clock: Callable[[], float]
+    trace: RequestTrace = UNTRACED
     _outcome: Outcome = Outcome.CANCELLED
     _booking: Booking | None = None
     _settled: bool = False
@@ -81,6 +83,7 @@ class Attempt:
         """None once the client has its answer (complete or ended by an error event)."""
         booking = self._booking = self.core.book(self.query, self.choice, self.clock())
         lease = self.lease
+        self.trace.sends(self.link.worker, self.number)
         try:
             with self.link.lend(lease):
                 async with lease.timer:
@@ -99,9 +102,11 @@ class Attempt:
             if self._exchange is not None:
                 self._exchange.close()
             self.core.release(booking.id, self._outcome, self.clock())
+            self.trace.attempt_ended(self._outcome)
 
     async def _carry(self) -> Failed | None:
         exchange = self._exchange = await self._open()
+        self.trace.answered(exchange.status, exchange.headers)
         if self.link.fleet:
             self._settle(_first_byte(exchange))
         if exchange.content_type == b"text/event-stream" and exchange.status < 400:
@@ -119,6 +124,7 @@ class Attempt:
                 tenant=question.tenant,
                 render_time_s=question.render_time_s if self.link.reads_clock else None,
                 keep_credentials=question.keep_credentials,
+                trace=self.trace.onward(),
             ),
         )
         try:
@@ -206,6 +212,7 @@ class Attempt:
 
     async def _broken(self, error: UpstreamError) -> Failed | None:
         timed_out = isinstance(error, TimedOut)
+        self.trace.attempt_failed(error.reason)
         if not self._writing:
             self._outcome = Outcome.TIMEOUT if timed_out else Outcome.WORKER_ERROR
         if isinstance(error, ConnectFailed | Broke):
@@ -214,6 +221,7 @@ class Attempt:
         if not self.reply.started:
             return Failed(reason=error.reason, error=api, final=timed_out)
         self.metrics.broken_stream(self.link.worker)
+        self.trace.broke()
         await self._end_stream(api)
         return None
 

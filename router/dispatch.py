@@ -24,7 +24,10 @@ from trieway.router.metrics import RouterMetrics
 from trieway.router.questions import Asker, Question, request_id
 from trieway.router.reply import Reply, last_words
 from trieway.serving.errors import ApiError, BadRequest, Busy, Internal, NotFound, Unavailable
-from trieway.serving.logs import current_request_id
+from trieway.serving.logs import current_request_id, current_trace_id
+from trieway.serving.router_trace import RequestTrace
+from trieway.serving.router_trace import begin as begin_trace
+from trieway.serving.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class Dispatcher:
         requests_max: int,
         whole_max_bytes: int,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Tracer | None = None,
     ) -> None:
         self._core = core
         self.asker = asker
@@ -65,22 +69,25 @@ class Dispatcher:
         self._requests_max = requests_max
         self._whole_max_bytes = whole_max_bytes
         self._clock = clock
+        self._tracer = tracer
         self.running = 0
         """Requests under way."""
 
     async def serve(self, request: HotRequest, out: Responder) -> None:
         """See `HotPath.serve`."""
         started = self._clock()
-        reply = Reply(out)
         tally = Tally()
         identity = request_id(request.headers)
+        trace = begin_trace(self._tracer, request.headers, request.path, identity)
         current_request_id.set(identity)
+        current_trace_id.set(trace.id)
+        reply = Reply(out, trace.answer_headers())
         status = 499
         self.running += 1
         try:
             if self.running > self._requests_max:
                 raise Busy("the router has all the requests it can carry; try again later")
-            await self._answer(request, identity, reply, tally)
+            await self._answer(request, identity, reply, tally, trace)
             status = reply.status
         except ApiError as error:
             status = error.status
@@ -99,9 +106,12 @@ class Dispatcher:
             self.running -= 1
             took = self._clock() - started
             self._metrics.request(code=status, worker=tally.worker, reason=tally.reason, seconds=took)
+            trace.end(status)
             log.debug("%d by %s (%s) in %.3f s", status, tally.worker or "nobody", tally.reason or "refused", took)
 
-    async def _answer(self, request: HotRequest, identity: str, reply: Reply, tally: Tally) -> None:
+    async def _answer(
+        self, request: HotRequest, identity: str, reply: Reply, tally: Tally, trace: RequestTrace
+    ) -> None:
         started = self._clock()
         question = await self.asker.ask(request, identity)
         until = asyncio.get_running_loop().time() + self._patience.total_s
@@ -112,12 +122,14 @@ class Dispatcher:
             if number == 1:
                 self._metrics.decided(self._clock() - started)
             if isinstance(found, Reject):
+                trace.rejected(found.reason, number)
                 if failed is None or found.reason == Rejection.QUEUES_FULL:
                     raise rejection(found, question.model, self._links.fresh)
                 break
             query, choice = found
             tally.worker, tally.reason, tally.attempts = choice.worker, choice.reason, number
-            failed = await self._attempt(question, query, choice, number, reply, until)
+            trace.chose(choice, question.model, number)
+            failed = await self._attempt(question, query, choice, number, reply, until, trace)
             if failed is None:
                 return
             self._metrics.failed_attempt(choice.worker, failed.reason)
@@ -132,7 +144,14 @@ class Dispatcher:
         return best_of(lambda query: self._core.choose(query, now), question.queries, tried)
 
     async def _attempt(
-        self, question: Question, query: Query, choice: Choice, number: int, reply: Reply, until: float
+        self,
+        question: Question,
+        query: Query,
+        choice: Choice,
+        number: int,
+        reply: Reply,
+        until: float,
+        trace: RequestTrace,
     ) -> Failed | None:
         attempt = Attempt(
             core=self._core,
@@ -147,6 +166,7 @@ class Dispatcher:
             lease=Lease(self._patience, until),
             whole_max_bytes=self._whole_max_bytes,
             clock=self._clock,
+            trace=trace,
         )
         return await attempt.run()
 

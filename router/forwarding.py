@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from trieway.router.hot_path import HeaderList
 from trieway.serving import headers as names
+from trieway.serving.trace_context import TRACEPARENT, TRACESTATE
 
 _HOP_BY_HOP = frozenset(
     (
@@ -29,6 +30,7 @@ _HOP_BY_HOP = frozenset(
 _REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 _RESPONSE_DROP = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
 _CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie", b"x-tenant-id"))
+_TRACE = frozenset((TRACEPARENT, TRACESTATE))
 _OURS = b"x-trieway-"
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -43,6 +45,8 @@ class Onward:
     tenant: str | None = None
     render_time_s: float | None = None
     keep_credentials: bool = False
+    trace: HeaderList | None = None
+    """The headers that carry the trace, in place of the client's; None: the client's own."""
 
 
 def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
@@ -50,8 +54,11 @@ def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
     drop = _REQUEST_DROP | _named_by_connection(headers)
     if onward.fleet_token is not None or not onward.keep_credentials:
         drop |= _CREDENTIALS
+    if onward.trace is not None:
+        drop |= _TRACE
     out = [(name, value) for name, value in headers if name not in drop and not name.startswith(_OURS)]
     out.append((b"x-request-id", onward.request_id.encode()))
+    out += onward.trace or ()
     if onward.fleet_token is None:
         return out
     out.append((names.FLEET.encode(), onward.fleet_token.encode()))

@@ -28,7 +28,9 @@ from trieway.serving.auth import check_bind
 from trieway.serving.config import ConfigError, RouterConfig
 from trieway.serving.errors import BadRequest
 from trieway.serving.logs import setup_logging
+from trieway.serving.otlp import tracing
 from trieway.serving.protocol import BoundedProtocol
+from trieway.serving.tracing import Tracer
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
@@ -43,8 +45,8 @@ def run_router(config: RouterConfig) -> int:
     with listen(config.host, config.port, reuse_port=config.reuse_port) as listening:
         setup_logging(config.log_level, config.log_format, process="router")
         logging.getLogger("uvicorn.error").addFilter(_no_cancels)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(config, secrets, listening))
+        with tracing(config, "router") as tracer, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(config, secrets, listening, tracer))
     return 0
 
 
@@ -54,10 +56,14 @@ def _no_cancels(record: logging.LogRecord) -> bool:
 
 
 async def serve(
-    config: RouterConfig, secrets: Secrets, listening: socket.socket, ready: Callable[[str], None] = print
+    config: RouterConfig,
+    secrets: Secrets,
+    listening: socket.socket,
+    tracer: Tracer | None = None,
+    ready: Callable[[str], None] = print,
 ) -> None:
     """Serves on `listening` until a signal. `ready` gets one line once connections are taken. Raises ConfigError."""
-    router = Router(config, secrets, discovery_of(config))
+    router = Router(config, secrets, discovery_of(config), tracer)
     own = listen(config.host, 0) if config.own_port else None
     # What was made at start-up lives for ever: the collector need not walk it again.
     gc.freeze()

@@ -24,12 +24,13 @@ async def last_words(said: Awaitable[None]) -> None:
 
 
 class Reply:
-    """Wraps a responder and remembers how far the answer is."""
+    """Wraps a responder and remembers how far the answer is. `extra`: headers of every answer, errors too."""
 
-    __slots__ = ("_out", "ended", "event_stream", "status")
+    __slots__ = ("_extra", "_out", "ended", "event_stream", "status")
 
-    def __init__(self, out: Responder) -> None:
+    def __init__(self, out: Responder, extra: HeaderList | None = None) -> None:
         self._out = out
+        self._extra = extra
         self.status = 0
         self.ended = False
         self.event_stream = False
@@ -42,7 +43,7 @@ class Reply:
         assert not self.started, "an answer starts once"
         self.status = status
         self.event_stream = any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
-        await self._out.start(status, headers)
+        await self._out.start(status, headers + self._extra if self._extra else headers)
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         self.ended = self.ended or last

@@ -19,6 +19,7 @@ from trieway.serving.auth import KeyRing
 from trieway.serving.chat_template import RENDERER_VERSION, ChatTemplate, template_digest
 from trieway.serving.config import ConfigError, WorkerConfig
 from trieway.serving.handshake import ModelCard, group_id, vocabulary_digest
+from trieway.serving.tracing import Tracer
 from trieway.worker import admin, prompts
 from trieway.worker.core.memory import GeneratedMemory
 from trieway.worker.core.scheduler import Scheduler
@@ -75,8 +76,10 @@ def build(
     epoch: int,
     clock: Callable[[], float] = time.monotonic,
     heartbeat_s: float = HEARTBEAT_S,
+    tracer: Tracer | None = None,
 ) -> Built:
-    """
+    """`tracer`, on the same clock, records requests; None records nothing.
+
     Raises:
         ConfigError: bounds that could not serve together.
     """
@@ -112,7 +115,13 @@ def build(
     )
     routes = admin.Admin(service, model.codec, ring, key.feed_token, started_s=time.time())
     more = Handover(service, model.codec, key.feed_token).routes()
-    app = build_app(service, [*routes.routes(), *more], key.feed_token, body_max_bytes=config.body_max_bytes)
+    app = build_app(
+        service,
+        [*routes.routes(), *more],
+        key.feed_token,
+        body_max_bytes=config.body_max_bytes,
+        tracer=tracer,
+    )
     return Built(service=service, app=app, stepper=stepper)
 
 

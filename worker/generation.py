@@ -44,7 +44,7 @@ class Output:
 
     `tokens` is empty unless log probabilities were asked for. `prompt` comes once, with `begun`, where the prompt's own
     were asked for. `generated` counts sampled tokens so far, an end-of-text token included. `path` comes with `finish`:
-    all sampled tokens.
+    all sampled tokens. `at` is when the step ended, in seconds of the engine's clock.
     """
 
     sample: int
@@ -55,6 +55,7 @@ class Output:
     finish: str | None = None
     generated: int = 0
     path: tuple[int, ...] = ()
+    at: float = 0.0
 
 
 class Generation:

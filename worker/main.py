@@ -27,6 +27,7 @@ from trieway.serving.chat_template import ChatTemplate, TemplateInvalid
 from trieway.serving.config import ConfigError, WorkerConfig
 from trieway.serving.headers import SERVER_WORKER
 from trieway.serving.logs import setup_logging
+from trieway.serving.otlp import tracing
 from trieway.serving.protocol import BoundedProtocol
 from trieway.worker.assembly import Built, Model, build
 from trieway.worker.models.catalog import resolve, weight_files
@@ -62,10 +63,10 @@ def run_worker(config: WorkerConfig, load: Callable[[WorkerConfig], Model] | Non
         log.warning(
             "API keys without fleet_secret_file: routers are served only where clients show a key to the worker"
         )
-    with _bind(config.host, config.port) as listener:
+    with _bind(config.host, config.port) as listener, tracing(config, "worker") as tracer:
         model = (load or load_model)(config)
         # Milliseconds: a restart within one would need a faster model load than there is.
-        built = build(config, model, key=key, ring=ring, epoch=time.time_ns() // 1_000_000)
+        built = build(config, model, key=key, ring=ring, epoch=time.time_ns() // 1_000_000, tracer=tracer)
         sys.setswitchinterval(GIL_SWITCH_S)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(serve(config, built, listener))

@@ -29,12 +29,15 @@ from trieway.serving.http import (
     read_body,
     send_error,
 )
-from trieway.serving.logs import current_request_id
+from trieway.serving.logs import current_request_id, current_trace_id
+from trieway.serving.tracing import Tracer
 from trieway.worker.disconnect import Sent, until_gone
 from trieway.worker.feed_route import FeedRoute
 from trieway.worker.intake import Caller
 from trieway.worker.jobs import Job
 from trieway.worker.service import Service
+from trieway.worker.traces import RequestTrace
+from trieway.worker.traces import begin as begin_trace
 from trieway.worker.usage import Tally
 
 log = logging.getLogger(__name__)
@@ -45,39 +48,43 @@ Kind = Literal["chat", "completion"]
 class CompletionsRoute:
     """`POST /v1/chat/completions` or `POST /v1/completions`."""
 
-    def __init__(self, service: Service, kind: Kind, *, body_max_bytes: int) -> None:
+    def __init__(self, service: Service, kind: Kind, tracer: Tracer | None, *, body_max_bytes: int) -> None:
         self._service = service
         self._kind = kind
+        self._tracer = tracer
         self._body_max_bytes = body_max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = header_map(scope)
         sent = Sent(send)
         began = time.monotonic()
+        trace = begin_trace(self._tracer, scope["headers"], scope["path"], current_request_id.get())
+        current_trace_id.set(trace.id)
         try:
             caller = self._service.intake.caller(headers)
             body = await read_body(receive, headers, self._body_max_bytes)
-            work = self._serve(body, caller, sent)
-            outcome = await until_gone(work, receive)
+            job, tally = await until_gone(self._serve(body, caller, sent, trace), receive)
+            self._log(job, tally, time.monotonic() - began)
         except ClientGone:
-            outcome = None
+            trace.gone()
         except ApiError as error:
-            await send_error(sent, error)
+            await send_error(sent, error, trace.answer_headers())
         except Exception:
             log.exception("a request failed")
             if not sent.started:
-                await send_error(sent, Internal("the worker failed on this request"))
-        else:
-            if outcome is not None:
-                job, tally = outcome
-                self._log(job, tally, time.monotonic() - began)
+                await send_error(sent, Internal("the worker failed on this request"), trace.answer_headers())
+        finally:
+            trace.end(sent.status)
         self._service.metrics.count_answer(self._kind, sent.status)
 
-    async def _serve(self, body: bytes, caller: Caller, send: Sent) -> tuple[Job, Tally]:
+    async def _serve(self, body: bytes, caller: Caller, send: Sent, trace: RequestTrace) -> tuple[Job, Tally]:
         intake = self._service.intake
         job = await (intake.chat(body, caller) if self._kind == "chat" else intake.completion(body, caller))
+        tally = Tally([len(prompt.tokens) for prompt in job.prompts], job.sampling.n)
         generation = self._service.begin(job)
-        return job, await self._service.responder.answer(job, generation, send, [])
+        trace.queued(job, tally)
+        await self._service.responder.answer(job, generation, tally, send, trace.answer_headers())
+        return job, tally
 
     def _log(self, job: Job, tally: Tally, seconds: float) -> None:
         usage = tally.usage()
@@ -114,11 +121,18 @@ class RequestIds:
         await self._app(scope, receive, send_with_id)
 
 
-def build_app(service: Service, others: Sequence[Route], feed_token: str, *, body_max_bytes: int) -> Any:
-    """The ASGI app of one worker. `others`: all routes but completions and feed."""
+def build_app(
+    service: Service,
+    others: Sequence[Route],
+    feed_token: str,
+    *,
+    body_max_bytes: int,
+    tracer: Tracer | None = None,
+) -> Any:
+    """The ASGI app of one worker. `others`: all routes but completions and feed. `tracer`: None records nothing."""
 
     def completions(kind: Kind) -> CompletionsRoute:
-        return CompletionsRoute(service, kind, body_max_bytes=body_max_bytes)
+        return CompletionsRoute(service, kind, tracer, body_max_bytes=body_max_bytes)
 
     routes = [
         Route("/v1/chat/completions", completions("chat"), methods=["POST"]),

@@ -267,6 +267,7 @@ class Stepper:
             finish=finish,
             generated=transcript.generated,
             path=transcript.path if finish is not None else (),
+            at=now,
         )
 
     def _note_times(self, live: _Live, first: FirstToken | None, report: StepReport, now: float) -> None:

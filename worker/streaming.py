@@ -35,13 +35,12 @@ class Responder:
         self._prompts = prompts
         self._waiting = waiting
 
-    async def answer(self, job: Job, generation: Generation, send: Send, headers: HeaderPairs) -> Tally:
-        """Sends the whole answer; `headers` are added to its own.
+    async def answer(self, job: Job, generation: Generation, tally: Tally, send: Send, headers: HeaderPairs) -> None:
+        """Sends the whole answer, counted in `tally`; `headers` are added to its own.
 
         Raises:
             ApiError: before the first byte.
         """
-        tally = Tally([len(prompt.tokens) for prompt in job.prompts], job.sampling.n)
         try:
             if job.stream:
                 await self._stream(job, generation, tally, send, headers)
@@ -49,7 +48,6 @@ class Responder:
                 await self._whole(job, generation, tally, send, headers)
         finally:
             generation.cancel()
-        return tally
 
     async def _whole(self, job: Job, generation: Generation, tally: Tally, send: Send, headers: HeaderPairs) -> None:
         answers = [Answer() for _ in generation.samples]
@@ -78,11 +76,13 @@ class Responder:
         except ApiError as error:
             if not writer.started:
                 raise
+            tally.broken = True
             await writer.fail(error)
         except Exception:
             if not writer.started:
                 raise
             log.exception("a stream failed")
+            tally.broken = True
             await writer.fail(Internal("the worker failed while streaming this answer"))
 
     async def _outputs(self, job: Job, generation: Generation, tally: Tally) -> AsyncIterator[list[Output]]:

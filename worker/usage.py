@@ -7,10 +7,22 @@ are what the engine really took from its cache. Does not know text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trieway.serving.headers import Receipt
 from trieway.worker.generation import Begun, Output
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Course:
+    """How one sample went: when its first token came and its latest one, in seconds of the engine's clock."""
+
+    sample: int
+    begun: Begun
+    first_at: float
+    last_at: float
+    generated_tokens: int
 
 
 class Tally:
@@ -21,11 +33,17 @@ class Tally:
         self._n = n
         self._begun: dict[int, Begun] = {}
         self._generated: dict[int, int] = {}
+        self._first_at: dict[int, float] = {}
+        self._last_at: dict[int, float] = {}
+        self.broken = False
+        """Whether the answer was cut after its start."""
 
     def add(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             if output.begun is not None:
                 self._begun[output.sample] = output.begun
+                self._first_at[output.sample] = output.at
+            self._last_at[output.sample] = output.at
             self._generated[output.sample] = max(output.generated, self._generated.get(output.sample, 0))
 
     @property
@@ -63,6 +81,19 @@ class Tally:
             prefill_ms=sum(begun.prefill_ms for begun in firsts),
             waiting=waiting,
         )
+
+    def courses(self) -> list[Course]:
+        """Of every sample that has begun, in the order in which they did."""
+        return [
+            Course(
+                sample=sample,
+                begun=begun,
+                first_at=self._first_at[sample],
+                last_at=self._last_at[sample],
+                generated_tokens=self._generated[sample],
+            )
+            for sample, begun in self._begun.items()
+        ]
 
     def _firsts(self) -> list[Begun]:
         """For each prompt that has begun, the sample that began first."""

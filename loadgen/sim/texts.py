@@ -8,12 +8,16 @@ takes about one token per 2.9 bytes. Does not know any real vocabulary.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
 _MARKS = (b"<|im_start|>", b"<|im_end|>", b"user\n", b"assistant\n", b"system\n")
 _PIECE = re.compile(rb"<\|im_start\|>|<\|im_end\|>|user\n|assistant\n|system\n| ?[A-Za-z][a-z]{0,2}|[\x00-\xff]")
+_STRETCH = re.compile(rb"<[^ ]*|[^<]+")
+"""What begins with `<` up to a space, and what has none: a token holds a `<` or a space at its beginning alone."""
+_WORD_BYTES = 4
 
 
 class Tokenizer:
@@ -26,10 +30,29 @@ class Tokenizer:
         self.table: Sequence[bytes] = pieces
         self._ids = {piece: token for token, piece in enumerate(pieces)}
         assert len(self._ids) == len(pieces)
+        # Filler is words of a space and three letters. As numbers they are found three times as fast as by the pattern.
+        self._words = {
+            int.from_bytes(piece, sys.byteorder): token
+            for piece, token in self._ids.items()
+            if len(piece) == _WORD_BYTES and piece.startswith(b" ")
+        }
 
     def encode(self, text: bytes) -> list[int]:
         """The tokens of a text, cut from left to right."""
-        return list(map(self._ids.__getitem__, _PIECE.findall(text)))
+        found: list[int] = []
+        for stretch in _STRETCH.findall(text):
+            found += self._tokens(stretch)
+        return found
+
+    def _tokens(self, text: bytes) -> list[int]:
+        if not text.startswith(b" "):
+            return list(map(self._ids.__getitem__, _PIECE.findall(text)))
+        whole = len(text) - len(text) % _WORD_BYTES
+        try:
+            words = list(map(self._words.__getitem__, memoryview(text)[:whole].cast("I")))
+        except KeyError:  # not filler
+            words, whole = [], 0
+        return words + list(map(self._ids.__getitem__, _PIECE.findall(text, whole)))
 
     def decode(self, tokens: Iterable[int]) -> bytes:
         """The bytes of a token path."""

@@ -94,7 +94,7 @@ class Chooser:
         matched = max(((entry.blocks, entry.usable[-1]) for entry in held.values()), default=(0, 0))
         job = self._size(query, matched, now)
         rows = cost_rows(self._config, job, [self._candidate(member, held, now) for member in able], now)
-        chances = self._policy.chances(rows)
+        chances = self._policy.chances(rows, query)
         for row, chance in zip(rows, chances, strict=True):
             row.probability = chance
         return Weighed(job=job, matched=matched, rows=tuple(rows), chances=tuple(chances))
@@ -154,7 +154,7 @@ class Chooser:
     def _shortened(self, able: Sequence[Member], held: Mapping[WorkerId, Held]) -> Sequence[Member]:
         """At most about `candidates_max`: those that hold most, those with least to do, those used longest ago."""
         most = self._config.candidates_max
-        if len(able) <= most:
+        if len(able) <= most or self._policy.weighs_all:
             return able
         part = max(most // 3, 1)
         books = self._ledger.books

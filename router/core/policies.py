@@ -2,7 +2,7 @@
 
 Keeps true: chances are at least 0 and sum to 1, and nothing is remembered (round robin reads each worker's latest
 booking), so a decision that is not booked leaves no trace. Does not know prompts, feeds or health: every row given may
-be picked.
+be picked. Those that know neither costs nor caches are in keyed.py.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,8 @@ from math import erfc, sqrt
 from typing import Protocol
 
 from trieway.router.core.config import CoreConfig
-from trieway.router.core.values import CostRow, Rng
+from trieway.router.core.keyed import ConsistentHash, PowerOfTwo, Session
+from trieway.router.core.values import CostRow, Query, Rng
 
 EMPTIER_MAX = 1.25
 """An emptier cache draws at most this many times its share: a returned worker gets its part of the new, not all."""
@@ -28,8 +29,10 @@ class Policy(Protocol):
     """One way to choose."""
 
     name: str
+    weighs_all: bool
+    """Whether every worker must be among the rows; else those that could win by prefix, load or rest are enough."""
 
-    def chances(self, rows: Sequence[CostRow]) -> list[float]:
+    def chances(self, rows: Sequence[CostRow], query: Query) -> list[float]:
         """The chance of each row (at least one is given); they sum to 1."""
         ...
 
@@ -38,12 +41,13 @@ class CacheAware:
     """Least predicted cost; costs within the estimates' error are a tie, sampled by the chance of being best."""
 
     name = "cache_aware"
+    weighs_all = False
 
     def __init__(self, config: CoreConfig) -> None:
         self._chance_min = config.tie_chance_min
         self._softness = config.inflow_softness_tokens
 
-    def chances(self, rows: Sequence[CostRow]) -> list[float]:
+    def chances(self, rows: Sequence[CostRow], query: Query) -> list[float]:
         best = min(rows, key=_cost)
         weights = [self._chance_against(row, best) for row in rows]
         tied = [row for row, weight in zip(rows, weights, strict=True) if weight]
@@ -77,8 +81,9 @@ class LongestPrefix:
     """Most reusable tokens; equals go to the one with the fewest open requests, then the one used longest ago."""
 
     name = "longest_prefix"
+    weighs_all = False
 
-    def chances(self, rows: Sequence[CostRow]) -> list[float]:
+    def chances(self, rows: Sequence[CostRow], query: Query) -> list[float]:
         return _only(rows, lambda row: (-row.cached_tokens, row.booked, row.last_booked))
 
 
@@ -86,8 +91,9 @@ class LeastLoaded:
     """Fewest open requests; equals go to the one used longest ago."""
 
     name = "least_loaded"
+    weighs_all = False
 
-    def chances(self, rows: Sequence[CostRow]) -> list[float]:
+    def chances(self, rows: Sequence[CostRow], query: Query) -> list[float]:
         return _only(rows, lambda row: (row.booked, row.last_booked))
 
 
@@ -95,8 +101,9 @@ class RoundRobin:
     """The one used longest ago, which visits all in turn whoever joins or leaves."""
 
     name = "round_robin"
+    weighs_all = False
 
-    def chances(self, rows: Sequence[CostRow]) -> list[float]:
+    def chances(self, rows: Sequence[CostRow], query: Query) -> list[float]:
         return _only(rows, lambda row: (row.last_booked,))
 
 
@@ -105,6 +112,9 @@ _MAKERS: Mapping[str, Callable[[CoreConfig], Policy]] = {
     "longest_prefix": lambda config: LongestPrefix(),
     "least_loaded": lambda config: LeastLoaded(),
     "round_robin": lambda config: RoundRobin(),
+    "power_of_two": lambda config: PowerOfTwo(),
+    "consistent_hash": lambda config: ConsistentHash(),
+    "session": lambda config: Session(),
 }
 POLICIES = tuple(_MAKERS)
 

@@ -75,6 +75,15 @@ def test_the_environment_is_added_to_ours(spawn, monkeypatch: pytest.MonkeyPatch
     assert all_lines(child) == ["1 3"]
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system keeps no process on a core")
+def test_a_pinned_child_keeps_to_its_core() -> None:
+    last = max(os.sched_getaffinity(0))
+    command = (sys.executable, "-c", "import os; print(os.sched_getaffinity(0))")
+    child = ChildProcess(ChildSpec(name="c", role=Role.WORKER, command=command, ready_url="", core=last))
+    assert all_lines(child) == [str({last})]
+    assert child.wait() == 0
+
+
 def test_the_end_is_seen_once_and_signals_stop_there(spawn) -> None:  # type: ignore[no-untyped-def]
     child = spawn("raise SystemExit(7)")
     all_lines(child)

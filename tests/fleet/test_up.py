@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from trieway.fleet import up
+from trieway.fleet.errors import UsageError
 from trieway.fleet.lifecycle import Role
 from trieway.fleet.ports import PortInUse, any_free
 from trieway.serving.config import RouterConfig, UpConfig, WorkerConfig
@@ -68,6 +69,21 @@ def test_cores_are_shared_evenly(workers: int, cores: int, threads: int) -> None
     assert up.threads_each(workers, cores) == threads
     specs = up.child_specs(up.plan(fleet(workers=workers)), cores)
     assert [spec.environment.get("OMP_NUM_THREADS") for spec in specs] == [None, *[str(threads)] * workers]
+
+
+def test_pinned_workers_have_a_core_and_a_thread_each_and_the_router_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up.os, "sched_getaffinity", lambda pid: {5, 3}, raising=False)
+    assert up.own_cores(3) == [3, 5, 3]
+    specs = up.child_specs(up.plan(fleet(workers=3)), 8, up.own_cores(3))
+    assert [spec.core for spec in specs] == [None, 3, 5, 3]
+    assert {spec.environment["OMP_NUM_THREADS"] for spec in specs[1:]} == {"1"}
+    assert {spec.core for spec in up.child_specs(up.plan(fleet(workers=3)), 8)} == {None}
+
+
+def test_pinning_where_the_system_cannot_is_a_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(up.os, "sched_setaffinity", raising=False)
+    with pytest.raises(UsageError, match="leave --pin out"):
+        up.own_cores(2)
 
 
 def test_the_commands_carry_the_whole_configuration() -> None:

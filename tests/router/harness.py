@@ -22,6 +22,7 @@ from trieway.router.assembly import Router, Secrets
 from trieway.router.main import Server, listen, ready_line
 from trieway.serving.auth import KeyRing
 from trieway.serving.config import RouterConfig
+from trieway.serving.tracing import Tracer
 
 QUICK: dict[str, Any] = {
     "port": 0,
@@ -121,6 +122,7 @@ async def routed(
     *workers: FakeWorker | ForeignServer,
     ring: KeyRing | None = None,
     key: FleetKey | None = None,
+    tracer: Tracer | None = None,
     wait: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Client]:
@@ -130,7 +132,7 @@ async def routed(
             await worker.start()
     config = RouterConfig(**{**QUICK, "workers": tuple(worker.url for worker in workers), **settings})
     secrets = Secrets(ring=ring or KeyRing(), key=key or FleetKey.from_secret(None))
-    router = Router(config, secrets)
+    router = Router(config, secrets, tracer=tracer)
     listening = listen(config.host, config.port)
     line = ready_line(listening)
     started = asyncio.Event()

@@ -69,6 +69,7 @@ def test_a_router_loads_nothing_heavy_and_ends_with_code_zero() -> None:
     with router() as (process, url, loaded):
         heavy = {"torch", "tokenizers", "transformers", "numpy", "gguf", "safetensors", "ray", "pandas", "scipy"}
         assert not heavy & set(loaded)
+        assert "requests" not in loaded, "the exporter of traces is loaded by need"
         with urllib.request.urlopen(url + "/livez") as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGTERM)

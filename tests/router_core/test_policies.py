@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trieway.meta_tree.ids import WorkerId
 from trieway.router.core.config import CoreConfig
 from trieway.router.core.policies import POLICIES, draw, make_policy, most_likely
-from trieway.router.core.values import CostRow
+from trieway.router.core.values import CostRow, Query
 
 
 def row(name: str, **more: Any) -> CostRow:
@@ -28,11 +28,13 @@ def row(name: str, **more: Any) -> CostRow:
 
 
 def chances(policy: str, *rows: CostRow) -> list[float]:
-    return make_policy(CoreConfig(seed_id="0" * 16, policy=policy)).chances(rows)
+    return make_policy(CoreConfig(seed_id="0" * 16, policy=policy)).chances(rows, Query(model="m"))
 
 
 def test_all_policies_of_the_contract_are_there() -> None:
-    assert set(POLICIES) >= {"cache_aware", "round_robin", "least_loaded", "longest_prefix"}
+    assert set(POLICIES) >= {
+        "cache_aware", "round_robin", "least_loaded", "longest_prefix", "power_of_two", "consistent_hash", "session"
+    }  # fmt: skip
     with pytest.raises(ValueError, match="cache_aware"):
         make_policy(CoreConfig(seed_id="0" * 16, policy="fastest"))
 

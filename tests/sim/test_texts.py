@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,33 @@ def test_tokens_give_the_text_back(text: bytes) -> None:
     tokens = CODEC.encode(text)
     assert CODEC.decode(tokens) == text
     assert all(0 <= token < len(CODEC.table) for token in tokens)
+
+
+_PIECES = re.compile(rb"<\|im_(?:start|end)\|>|user\n|assistant\n|system\n| ?[A-Za-z][a-z]{0,2}|[\x00-\xff]")
+_SCRAPS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "user\n",
+    " user\n",
+    "system\n",
+    " ",
+    "<",
+    " the",
+    " thef",
+    " Th3",
+    "use",
+    "r\n",
+)
+
+
+@given(
+    scraps=st.lists(
+        st.sampled_from(_SCRAPS) | st.builds(filler, st.integers(0, 9), st.integers(1, 9)) | st.text(max_size=6)
+    )
+)
+def test_the_shortcut_for_filler_changes_no_token(scraps: list[str]) -> None:
+    text = "".join(scraps).encode()
+    assert [CODEC.table[token] for token in CODEC.encode(text)] == _PIECES.findall(text)
 
 
 def test_a_word_of_filler_is_a_token() -> None:

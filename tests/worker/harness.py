@@ -18,6 +18,7 @@ from trieway.meta_tree.chain import FleetKey
 from trieway.serving.auth import KeyRing
 from trieway.serving.chat_template import ChatTemplate
 from trieway.serving.config import WorkerConfig
+from trieway.serving.tracing import Tracer
 from trieway.worker.assembly import Built, Model, build
 from trieway.worker.core.sequence import SchedulerStats
 from trieway.worker.main import Server, make_server
@@ -137,6 +138,7 @@ def running(
     width: int = 0,
     heartbeat_s: float = 0.05,
     checked: bool = True,
+    tracer: Tracer | None = None,
     **changes: Any,
 ) -> Iterator[Worker]:
     """A worker with `changes` to its configuration. At the end its sums are proved and it must stop by itself."""
@@ -153,7 +155,7 @@ def running(
         weights_digest="none",
         context_tokens=4096,
     )
-    built = build(config, model, key=key, ring=ring or KeyRing(), epoch=EPOCH, heartbeat_s=heartbeat_s)
+    built = build(config, model, key=key, ring=ring or KeyRing(), epoch=EPOCH, heartbeat_s=heartbeat_s, tracer=tracer)
     server = make_server(config, built)
     ready: threading.Event = threading.Event()
     # The protocol is named: asyncio sets TCP_NODELAY on such sockets alone, and without it each answer takes 40 ms.

@@ -5,12 +5,14 @@ Prints what the real one prints. With `fail` every step raises.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
 
 from trieway.serving.chat_template import ChatTemplate
 from trieway.serving.config import WorkerConfig
+from trieway.serving.config_load import load as effective
 from trieway.worker.assembly import Model
 from trieway.worker.core.sequence import Work
 from trieway.worker.main import run_worker
@@ -39,4 +41,5 @@ def load(config: WorkerConfig) -> Model:
 
 if __name__ == "__main__":
     drain = next((float(word[6:]) for word in sys.argv if word.startswith("drain=")), 20.0)
-    sys.exit(run_worker(WorkerConfig(port=0, kv_tokens=4096, drain_timeout_s=drain), load))
+    settings = {"port": "0", "kv_tokens": "4096", "drain_timeout_s": str(drain)}
+    sys.exit(run_worker(effective(WorkerConfig, flags=settings, environ=os.environ), load))

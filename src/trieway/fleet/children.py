@@ -26,19 +26,24 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildSpec:
-    """What to start and how to see that it serves. `environment` is put over the supervisor's own; None removes."""
+    """What to start and how to see that it serves. `environment` is put over the supervisor's own; None removes.
+    `core`: the only one that it may use; None: all."""
 
     name: str
     role: Role
     command: tuple[str, ...]
     ready_url: str
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    core: int | None = None
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    """For the child, between fork and exec: die when the thread that forked dies, also if it already has."""
+def _in_the_child(parent: int, core: int | None) -> Callable[[], None]:
+    """For the child, between fork and exec: keep to its core, and die when the thread that forked dies, also if it
+    already has."""
 
     def arrange() -> None:
+        if core is not None:
+            os.sched_setaffinity(0, {core})
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != parent:
@@ -62,7 +67,7 @@ class ChildProcess:
             stderr=subprocess.STDOUT,
             env={name: value for name, value in {**os.environ, **spec.environment}.items() if value is not None},
             process_group=0,
-            preexec_fn=_die_with_parent(os.getpid()),
+            preexec_fn=_in_the_child(os.getpid(), spec.core),
         )
         assert self._process.stdout is not None
         self._pipe = self._process.stdout

@@ -17,7 +17,7 @@ import httpx
 
 from trieway.fleet.children import ERROR_PREFIX, ChildSpec
 from trieway.fleet.console import Console
-from trieway.fleet.errors import EXIT_FAILED, CommandError
+from trieway.fleet.errors import EXIT_FAILED, CommandError, UsageError
 from trieway.fleet.lifecycle import Limits, Phase, Role
 from trieway.fleet.ports import any_free, check_free, following_free
 from trieway.fleet.supervisor import Outlets, Supervisor, Whole
@@ -30,11 +30,19 @@ DRAIN_MARGIN_S = 5.0  # beyond the child's own drain, before it is killed
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """How many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         return os.cpu_count() or 1
+
+
+def own_cores(workers: int) -> list[int]:
+    """A core for each worker, in turn. Raises UsageError where the system cannot keep a process on one."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise UsageError("this system cannot keep a process on a core: leave --pin out")
+    usable = sorted(os.sched_getaffinity(0))
+    return [usable[number % len(usable)] for number in range(workers)]
 
 
 def threads_each(workers: int, cores_in_all: int) -> int:
@@ -82,11 +90,12 @@ def plan(config: UpConfig) -> Plan:
     return Plan(router=dataclasses.replace(config.router, port=port, workers=urls), workers=workers)
 
 
-def child_specs(planned: Plan, cores_in_all: int) -> list[ChildSpec]:
-    """The processes of the fleet, the router first. Their flags say all: a configuration file is not read again."""
+def child_specs(planned: Plan, cores_in_all: int, pinned: Sequence[int] = ()) -> list[ChildSpec]:
+    """The processes of the fleet, the router first. Their flags say all: a configuration file is not read again.
+    `pinned`: each worker's core; empty: all of them anywhere."""
     python = (sys.executable, "-P", "-m", "trieway")  # -P: a file beside the user does not shadow a module
     shared: dict[str, str | None] = {"PYTHONUNBUFFERED": "1", "TRIEWAY_CONFIG": None}
-    threads = str(threads_each(len(planned.workers), cores_in_all))
+    threads = "1" if pinned else str(threads_each(len(planned.workers), cores_in_all))
     specs = [
         ChildSpec(
             name=ROUTER,
@@ -104,6 +113,7 @@ def child_specs(planned: Plan, cores_in_all: int) -> list[ChildSpec]:
                 command=(*python, "worker", *to_flags(worker)),
                 ready_url=local_url(worker.host, worker.port) + "/readyz",
                 environment={**shared, "OMP_NUM_THREADS": threads},
+                core=pinned[number] if pinned else None,
             )
         )
     return specs
@@ -176,7 +186,7 @@ def ready_line(url: str, pids: Mapping[str, int]) -> str:
 def run_up(config: UpConfig) -> int:
     """Run an embedded fleet until it is stopped; returns the exit code. Raises PortInUse, CommandError."""
     planned = plan(config)
-    specs = child_specs(planned, cores())
+    specs = child_specs(planned, cores(), own_cores(config.workers) if config.pin else ())
     console = Console()
     where = " ".join(str(worker.port) for worker in planned.workers)
     console.line(f"trieway: starting {config.model} on {config.workers} workers (ports {where}); Ctrl-C ends the fleet")

@@ -15,11 +15,27 @@ from typing import Annotated, Literal
 MIB = 1024 * 1024
 
 WorkerPolicy = Literal["lpm", "fcfs", "random"]
-RouterPolicy = Literal["cache_aware", "longest_prefix", "least_loaded", "round_robin"]
+RouterPolicy = Literal[
+    "cache_aware",
+    "longest_prefix",
+    "least_loaded",
+    "round_robin",
+    "power_of_two",
+    "consistent_hash",
+    "session",
+]
 DiscoveryKind = Literal["static", "file", "kubernetes", "ray"]
 DataPlane = Literal["protocol", "asgi"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["plain", "json"]
+TraceSampler = Literal[
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+]
 
 
 class ConfigError(ValueError):
@@ -51,6 +67,17 @@ class ServerConfig:
     allow_open: Annotated[bool, Key("listen beyond loopback without keys")] = False
     log_level: Annotated[LogLevel, Key("least severe lines to log")] = "info"
     log_format: Annotated[LogFormat, Key("plain lines or JSON lines")] = "plain"
+    otlp_endpoint: Annotated[
+        str | None, Key("URL that traces go to (OTLP, http/protobuf; /v1/traces where it has no path); default: none")
+    ] = None
+    otlp_headers_file: Annotated[Path | None, Key("file of headers for it, one `name=value` a line")] = None
+    trace_sampler: Annotated[TraceSampler, Key("which requests are traced, by OpenTelemetry's names")] = (
+        "parentbased_traceidratio"
+    )
+    trace_sample_ratio: Annotated[float, Key("share of the traces begun here that are kept", least=0, most=1)] = 1.0
+    trace_service_name: Annotated[
+        str | None, Key("the service's name in traces; default: trieway-router or trieway-worker")
+    ] = None
     drain_timeout_s: Annotated[float, Key("longest wait for running requests at the end", least=0)] = 30.0
     seed: Annotated[int | None, Key("seed of everything random, for repeatable runs")] = None
 
@@ -140,6 +167,7 @@ class UpConfig:
     restart_backoff_max_s: Annotated[float, Key("longest pause before a dead worker is started again", least=0.1)] = (
         10.0
     )
+    pin: Annotated[bool, Key("keep each worker on a core of its own, in turn where cores are fewer (Linux)")] = False
     worker: WorkerConfig = dataclasses.field(default_factory=WorkerConfig)
     router: RouterConfig = dataclasses.field(default_factory=RouterConfig)
 

@@ -1,4 +1,4 @@
-"""The effective configuration: flags over environment over one file over defaults.
+"""The effective configuration: flags over environment over one file over OpenTelemetry's own environment over defaults.
 
 A file has keys at its top, which reach every process that knows them, and sections `up`, `ray`, `worker` and `router`,
 which reach only that one and win. The environment likewise: `TRIEWAY_PORT`, `TRIEWAY_WORKER_PORT`. In `up` and `ray`,
@@ -22,6 +22,7 @@ import yaml
 
 from trieway.serving.config import ConfigError, RayConfig, RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_flags import FLEETS, AnyConfig, add_flags, to_flags
+from trieway.serving.config_otel import otel_environment
 from trieway.serving.config_values import read_value, settings
 
 __all__ = ["add_flags", "load", "show", "to_flags"]
@@ -29,6 +30,7 @@ __all__ = ["add_flags", "load", "show", "to_flags"]
 C = TypeVar("C", WorkerConfig, RouterConfig, UpConfig, RayConfig)
 
 PREFIX = "TRIEWAY_"
+_ENVIRONMENT = "environment {env}"
 FILE_BYTES_MAX = 1024 * 1024
 _SECTIONS: dict[str, type[AnyConfig]] = {
     "up": UpConfig,
@@ -52,6 +54,8 @@ class _Source:
     place: str
     """How to name a key of it, with `{key}`."""
     folder: Path | None = None
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Environment names of keys that are not made of the key's own."""
 
     def value(self, section: str, key: str, *, own: bool) -> tuple[object, str] | None:
         """The raw value and its place. `own` False: keys at the top that are the fleet's are not looked at."""
@@ -62,7 +66,7 @@ class _Source:
         return None
 
     def _named(self, path: str) -> str:
-        return self.place.format(key=path, env=PREFIX + path.replace(".", "_").upper())
+        return self.place.format(key=path, env=self.names.get(path, PREFIX + path.replace(".", "_").upper()))
 
 
 def load(
@@ -76,7 +80,13 @@ def load(
     sources = [_environment(environ)]
     if named is not None:
         sources.append(_file(Path(named)))
+    standard = otel_environment(environ, traced="otlp_endpoint" in flags or any(map(_names_endpoint, sources)))
+    sources.append(_Source(top=standard.values, sections={}, place=_ENVIRONMENT, names=standard.names))
     return _build(kind, flags, sources, inside=None)
+
+
+def _names_endpoint(source: _Source) -> bool:
+    return any("otlp_endpoint" in keys for keys in (source.top, *source.sections.values()))
 
 
 def _build(kind: type[C], flags: Mapping[str, object], sources: list[_Source], *, inside: type[AnyConfig] | None) -> C:
@@ -125,7 +135,7 @@ def _environment(environ: Mapping[str, str]) -> _Source:
             sections[section][rest] = value
         elif key not in _OTHER_ENVIRONMENT and not _SERVICE_LINK.match(key):
             raise ConfigError(f"environment {name}: no such key{_near(key, _TOP)}")
-    return _Source(top=top, sections=sections, place="environment {env}")
+    return _Source(top=top, sections=sections, place=_ENVIRONMENT)
 
 
 def _file(path: Path) -> _Source:

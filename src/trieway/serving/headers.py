@@ -32,6 +32,8 @@ SERVER_ROUTER = "trieway-router"
 WORKER = "x-trieway-worker"
 PREDICTED_TOKENS = "x-trieway-predicted-tokens"
 ATTEMPTS = "x-trieway-attempts"
+TRACE_ID = "x-trieway-trace-id"
+"""Of a request that is traced, router or worker, as 32 hex digits."""
 
 # From a client; counts only while no keys exist
 CLIENT_TENANT = "x-tenant-id"

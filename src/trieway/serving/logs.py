@@ -18,6 +18,9 @@ from trieway.serving.config import LogFormat, LogLevel
 current_request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
 """Set by a server for the time of one request; lines logged meanwhile carry it."""
 
+current_trace_id: contextvars.ContextVar[str] = contextvars.ContextVar("trace_id", default="")
+"""The same of a request that is traced, as 32 hex digits; empty where it is not."""
+
 
 class PlainFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.123Z info worker-1 trieway.engine [req-1] text`, a traceback on further lines."""
@@ -28,13 +31,14 @@ class PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         request_id = current_request_id.get()
-        tag = f" [{request_id}]" if request_id else ""
+        trace_id = current_trace_id.get()
+        tag = f" [{request_id}{f' trace {trace_id}' if trace_id else ''}]" if request_id else ""
         line = f"{_time(record)} {record.levelname.lower()} {self.process} {record.name}{tag} {record.getMessage()}"
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, process, logger, message, request_id and error where there is one."""
+    """One JSON object a line: time, level, process, logger, message; request_id, trace_id, error where there is one."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -51,6 +55,9 @@ class JsonFormatter(logging.Formatter):
         request_id = current_request_id.get()
         if request_id:
             fields["request_id"] = request_id
+        trace_id = current_trace_id.get()
+        if trace_id:
+            fields["trace_id"] = trace_id
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields).decode()
