@@ -97,12 +97,16 @@ class Speculations:
         return found
 
     def _deepest(self, tickets: dict[int, None], hashes: Sequence[int], agreed: int) -> Reach:
-        best = Reach(0, 0, 0)
+        best, deepest, most = Reach(0, 0, 0), 0, len(hashes)
         for ticket, _ in zip(reversed(tickets), range(SCANNED_TICKETS_MAX), strict=False):
             known = self._tickets[ticket]
-            blocks = _agreement(known.hashes, hashes, agreed)
-            if blocks > best.blocks:
-                best = Reach(blocks, known.usable[blocks - 1], ticket)
+            # Chained: a path that agrees further agrees on the next block too, one comparison instead of a bisection.
+            if len(known.hashes) <= deepest or known.hashes[deepest] != hashes[deepest]:
+                continue
+            deepest = _agreement(known.hashes, hashes, max(agreed, deepest))
+            best = Reach(deepest, known.usable[deepest - 1], ticket)
+            if deepest == most:
+                break
         return best
 
     def check(self) -> None:

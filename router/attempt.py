@@ -29,6 +29,12 @@ from trieway.serving.errors import ApiError, Timeout, Unavailable, sse_error
 from trieway.serving.errors import Upstream as UpstreamFailure
 from trieway.serving.router_trace import UNTRACED, RequestTrace
 
+_WORKER = names.WORKER.encode()
+_PREDICTED = names.PREDICTED_TOKENS.encode()
+_ATTEMPTS = names.ATTEMPTS.encode()
+_REQUEST_ID = names.REQUEST_ID.encode()
+_CACHED = names.CACHED_TOKENS.encode()
+_RECEIPT = names.RECEIPT.encode()
 _RETRY_STATUSES = frozenset((429, 502, 503))
 
 
@@ -198,14 +204,14 @@ class Attempt:
 
     def _headers(self, exchange: Answer, length: int | None) -> HeaderList:
         ours: HeaderList = [
-            (names.WORKER.encode(), self.link.worker.encode()),
-            (names.PREDICTED_TOKENS.encode(), b"%d" % self.choice.predicted_tokens),
-            (names.ATTEMPTS.encode(), b"%d" % self.number),
-            (names.REQUEST_ID.encode(), self.question.request_id.encode()),
+            (_WORKER, self.link.worker.encode()),
+            (_PREDICTED, b"%d" % self.choice.predicted_tokens),
+            (_ATTEMPTS, b"%d" % self.number),
+            (_REQUEST_ID, self.question.request_id.encode()),
         ]
-        cached = self._cached if self._cached is not None else _header(exchange.headers, names.CACHED_TOKENS)
+        cached = self._cached if self._cached is not None else _header(exchange.headers, _CACHED)
         if cached is not None:
-            ours.append((names.CACHED_TOKENS.encode(), cached))
+            ours.append((_CACHED, cached))
         if length is not None:
             ours.append((b"content-length", b"%d" % length))
         return response_headers(exchange.headers, ours)
@@ -245,7 +251,7 @@ def _outcome(status: int) -> Outcome:
 
 
 def _first_byte(exchange: Answer) -> FirstByte | None:
-    receipt = names.Receipt.parse(_header(exchange.headers, names.RECEIPT))
+    receipt = names.Receipt.parse(_header(exchange.headers, _RECEIPT))
     if receipt is None:
         return None
     return FirstByte(
@@ -283,8 +289,7 @@ def cached_of(body: bytes) -> bytes | None:
     return None if details is None or details.cached_tokens is None else b"%d" % details.cached_tokens
 
 
-def _header(headers: HeaderList, name: str) -> bytes | None:
-    key = name.encode()
+def _header(headers: HeaderList, key: bytes) -> bytes | None:
     for candidate, value in headers:
         if candidate == key:
             return value

@@ -47,16 +47,3 @@ class Carrier(Protocol):
 
     async def close(self) -> None:
         """Closes every connection."""
-
-
-def media_type(headers: HeaderList) -> bytes:
-    """The media type that `headers` state, lower case, without parameters; empty where they state none."""
-    for name, value in headers:
-        if name == b"content-type":
-            return value.split(b";", 1)[0].strip().lower()
-    return b""
-
-
-def is_delimited(headers: HeaderList) -> bool:
-    """Whether the headers say where the body ends."""
-    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)

@@ -114,7 +114,7 @@ class Dispatcher:
     ) -> None:
         started = self._clock()
         question = await self.asker.ask(request, identity)
-        until = asyncio.get_running_loop().time() + self._patience.total_s
+        until = time.monotonic() + self._patience.total_s
         failed: Failed | None = None
         tried: frozenset[WorkerId] = frozenset()
         for number in range(1, self._attempts_max + 1):

@@ -31,6 +31,7 @@ _REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-reques
 _RESPONSE_DROP = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
 _CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie", b"x-tenant-id"))
 _TRACE = frozenset((TRACEPARENT, TRACESTATE))
+_REQUEST_AND_CREDENTIALS_DROP = _REQUEST_DROP | _CREDENTIALS
 _OURS = b"x-trieway-"
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -51,9 +52,11 @@ class Onward:
 
 def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
     """The headers of the request to a worker. Names in `headers` are lower-case."""
-    drop = _REQUEST_DROP | _named_by_connection(headers)
-    if onward.fleet_token is not None or not onward.keep_credentials:
-        drop |= _CREDENTIALS
+    keeps = onward.fleet_token is None and onward.keep_credentials
+    drop = _REQUEST_DROP if keeps else _REQUEST_AND_CREDENTIALS_DROP
+    named = _named_by_connection(headers)
+    if named:
+        drop |= named
     if onward.trace is not None:
         drop |= _TRACE
     out = [(name, value) for name, value in headers if name not in drop and not name.startswith(_OURS)]
@@ -71,10 +74,13 @@ def request_headers(headers: HeaderList, onward: Onward) -> HeaderList:
 
 def response_headers(headers: HeaderList, ours: HeaderList) -> HeaderList:
     """The headers of the answer to the client; `ours` are added. The length is the caller's to state."""
-    drop = _RESPONSE_DROP | _named_by_connection(headers)
-    passed = [(n, v) for n, v in headers if n not in drop and not n.startswith(_OURS)]
-    # What HTTP does not allow would break the whole answer.
-    return [(n, v) for n, v in passed if _NAME.fullmatch(n) and not _CONTROL.search(v)] + ours
+    named = _named_by_connection(headers)
+    drop = _RESPONSE_DROP | named if named else _RESPONSE_DROP
+    passed = [pair for pair in headers if pair[0] not in drop and not pair[0].startswith(_OURS)]
+    # What HTTP does not allow would break the whole answer. Mostly all is well, which one look at all of them tells.
+    if not all(map(_NAME.fullmatch, [name for name, _ in passed])) or _CONTROL.search(b"".join([v for _, v in passed])):
+        passed = [(n, v) for n, v in passed if _NAME.fullmatch(n) and not _CONTROL.search(v)]
+    return passed + ours
 
 
 def _named_by_connection(headers: HeaderList) -> frozenset[bytes]:

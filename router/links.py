@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from time import monotonic
 
 from trieway.meta_tree.ids import GroupId, WorkerId
 from trieway.serving.chat_template import ChatTemplate
@@ -46,13 +47,14 @@ class Patience:
 class Lease:
     """The time that one attempt has at a worker: an `asyncio.timeout` that moves on with each byte.
 
-    A lost worker ends it early (`lost`). `until`: the loop's time at which the whole request must be done.
+    A lost worker ends it early (`lost`). `until`: when the whole request must be done, by the loop's clock, which is
+    time.monotonic().
     """
 
     __slots__ = ("_idle_s", "_moved_at", "lost", "timer", "until")
 
     def __init__(self, patience: Patience, until: float) -> None:
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         self._idle_s = patience.idle_s
         self._moved_at = now
         self.until = until
@@ -61,7 +63,7 @@ class Lease:
 
     def heard(self) -> None:
         """Bytes came: the pause starts anew. Cheap: the timer is moved a few times a second at most."""
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if now - self._moved_at > LEASE_GRAIN_S and not self.lost:
             self._moved_at = now
             self.timer.reschedule(min(now + self._idle_s, self.until))

@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trieway.router.hot_path import HOT_PATHS, HeaderList, HotPath, HotRequest, Kind
 from trieway.serving.errors import ApiError, error_body
@@ -207,6 +207,7 @@ class HotProtocol(BoundedProtocol):
         super().__init__(*args, **kwargs)
         self.hot = hot
         self._body_max_bytes = body_max_bytes
+        self._length = b""
         self._running: HotCycle | None = None
         """The one whose turn it is, until its answer is complete."""
 
@@ -230,20 +231,50 @@ class HotProtocol(BoundedProtocol):
         """Status line and the server's own headers."""
         return STATUS_LINE[status] + _lines(self.server_state.default_headers)
 
-    # What the parser finds.
+    # What the parser finds. The first three are the base classes' work in one call each: they run for every header.
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._length = b""
+        self._progress += 1
+        self._head_bytes = 0
+        self._in_head = True
+        self._due = (self.head_timeout_s,)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        if not self._in_head:
+            return  # trailers are nobody's headers
+        name = name.lower()
+        if name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+        elif name == b"content-length":
+            self._length = value
+        self.headers.append((name, value))
+
+    def _common(self) -> None:
+        """Hands the request to the ASGI app, as uvicorn would have done."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        HttpToolsProtocol.on_message_begin(self)
+        headers_of_scope = self.headers
+        headers_of_scope += headers
+        self.url, self.expect_100_continue = url, expects
+        super().open_request()
 
     def open_request(self) -> None:
         """The head is whole: a completion is ours, all else goes the common way."""
         path, _, query = self.url.partition(b"?")
         parser = self.parser
         if path not in _PATHS or parser.get_method() != b"POST" or b"#" in query or self.limit_concurrency is not None:
-            super().open_request()
+            self._common()
             return
         old = parser.get_http_version() == "1.0"
         before = self.cycle
         cycle = HotCycle(self, _PATHS[path], old=old, keep_alive=not old and parser.should_keep_alive())
         self.cycle = cycle
-        length = next((value for name, value in self.headers if name == b"content-length"), b"")
+        length = self._length
         if len(length) > 18 or (length.isdigit() and int(length) > self._body_max_bytes):
             cycle.refuse(too_large(self._body_max_bytes))
         if before is None or before.response_complete:

@@ -13,7 +13,6 @@ from typing import cast
 
 import httptools
 
-from trieway.router.carrier import is_delimited, media_type
 from trieway.router.hot_path import HeaderList
 from trieway.router.upstream import Broke, StaleConnection, UpstreamError
 
@@ -94,8 +93,12 @@ class WireExchange:
     def began(self, status: int, headers: HeaderList) -> None:
         """The head is here."""
         self.status, self.headers = status, headers
-        self.content_type = media_type(headers)
-        self.delimited = is_delimited(headers)
+        for name, value in headers:
+            if name == b"content-type":
+                if not self.content_type:
+                    self.content_type = value.split(b";", 1)[0].strip().lower()
+            elif name == b"content-length" or name == b"transfer-encoding":
+                self.delimited = True
 
     def came(self, data: bytes) -> None:
         """A piece of the body."""

@@ -148,6 +148,8 @@ def _row(config: CoreConfig, job: Job, candidate: Candidate, shared_by: float, n
 def _queue_ms(config: CoreConfig, candidate: Candidate, uncached: int, now: float) -> tuple[float, float]:
     """(wait until the prompt is next, uncached tokens ahead of it)."""
     book, line = candidate.book, candidate.prefill
+    if not book.pending and not book.foreign_tokens:
+        return _slot_ms(candidate, uncached), 0
     per_s = 1e3 / line.ms_per_unit
     foreign = book.foreign_left(now, per_s)
     owed = book.owed_tokens()
@@ -162,6 +164,8 @@ def _queue_ms(config: CoreConfig, candidate: Candidate, uncached: int, now: floa
 def _slot_ms(candidate: Candidate, uncached: int) -> float:
     """Wait for a running request to end, where slots or pages rather than prefill are the bound."""
     book, load = candidate.book, candidate.load
+    if candidate.running_max is None and (load is None or not load.waiting):
+        return 0.0
     over = 0
     present = len(book.open) + book.foreign_requests
     if candidate.running_max is not None:

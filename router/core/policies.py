@@ -68,6 +68,8 @@ class CacheAware:
 
     def _chance_against(self, row: CostRow, best: CostRow) -> float:
         """Chance that `row` is in truth no dearer than the one that looks cheapest; 0 if too small to be a tie."""
+        if row is best:
+            return 0.5  # of a distance of nothing, whatever the errors
         # Where nobody holds anything a wrong guess costs only the difference, and a worker that is never asked is never
         # measured again; elsewhere a wrong guess is work done twice.
         alike = not row.cached_tokens and not best.cached_tokens

@@ -44,12 +44,8 @@ SHAPES = (
     Shape("128 KB", 131_072, 16, False, 120),
     Shape(f"{EVENTS}-event stream", 200, 2, True, 80),
 )
-POOL = 32
-"""Conversations of a shape, asked in turn; each shape has a system prompt of half its size that they share."""
-
-
 def body(shape: Shape, number: int) -> bytes:
-    """A conversation: its system prompt, then turns that no other one has."""
+    """A conversation: a system prompt of half its size that all share, then turns that no other one has."""
     text = "The quick brown fox jumps over the lazy dog, again and again. " * (shape.size // 62 + 1)
     turn = shape.size // 2 // (shape.messages - 1)
     messages = [{"role": "system", "content": text[: shape.size // 2]}]
@@ -101,12 +97,10 @@ class Asker:
 async def drive(port: int, shape: Shape, connections: int, first: int) -> None:
     """One round: `shape.requests` requests over so many connections."""
     loop = asyncio.get_running_loop()
-    requests = [request(shape, number) for number in range(POOL)]
-    left = iter(range(first, first + shape.requests))
+    requests = iter([request(shape, number) for number in range(first, first + shape.requests)])
 
     def take() -> bytes | None:
-        number = next(left, None)
-        return None if number is None else requests[number % POOL]
+        return next(requests, None)
 
     made = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(connections)]
     ends = [loop.create_future() for _ in made]

@@ -64,6 +64,7 @@ class ChatTemplate:
             tree = self._environment.bounded_tree(source)
             self.reads_clock = _CLOCK in meta.find_undeclared_variables(tree)
             self._template = self._environment.from_string(tree)
+            self._context = self._template.new_context({})
         except jinja2.TemplateSyntaxError as error:
             raise TemplateInvalid(f"the chat template, line {error.lineno}: {error.message}") from None
         except Exception as error:  # code from outside: a compiler may fail in any way
@@ -111,8 +112,14 @@ class ChatTemplate:
 
     def _run(self, variables: dict[str, Any], meter: Meter) -> str:
         self._environment.meter = meter
-        template = self._template
-        text = "".join(template.root_render_func(template.new_context(variables)))
+        context = self._context  # a new one costs as much as a short chat's whole rendering
+        context.parent = {**self._template.globals, **variables}
+        context.vars = {}
+        context.exported_vars = set()
+        try:
+            text = "".join(self._template.root_render_func(context))
+        finally:
+            context.parent = context.vars = {}
         if len(text) > VALUE_CHARS_MAX:
             raise RenderBoundExceeded(f"a prompt of more than {VALUE_CHARS_MAX} characters")
         if not text.isascii():
