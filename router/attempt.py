@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 
-from trieway.router.carrier import Answer, Carrier
+from trieway.router.carrier import Answer, Carrier, PumpedAnswer
 from trieway.router.core import Booking, Choice, FirstByte, Outcome, Query, RouterCore
 from trieway.router.forwarding import Onward, request_headers, response_headers
 from trieway.router.hot_path import HeaderList
@@ -92,8 +93,7 @@ class Attempt:
         self.trace.sends(self.link.worker, self.number)
         try:
             with self.link.lend(lease):
-                async with lease.timer:
-                    return await self._carry()
+                return await self._carry()
         except UpstreamError as error:
             return await self._broken(error)
         except TimeoutError:
@@ -146,11 +146,30 @@ class Attempt:
             if data := hold.feed(chunk):
                 await self._begin(exchange)
                 await self._write(data)
+                if self.reply.direct is not None and hasattr(exchange, "pump"):
+                    await cast("PumpedAnswer", exchange).pump(self._put, self._room)
+                    break
         if not exchange.delimited and not hold.finished:
             raise Broke("the stream ended without its last event")
         await self._begin(exchange)
         self._outcome = Outcome.OK
         await self.reply.write(hold.rest(), last=True)
+
+    def _put(self, chunk: bytes) -> bool:
+        """An arrival of a stream that has begun; False: the client is behind."""
+        self.lease.heard()
+        data = self._hold.feed(chunk)
+        direct = self.reply.direct
+        assert direct is not None
+        return direct.put(data) if data else True
+
+    async def _room(self) -> None:
+        """Waits for the client; that it reads too slowly is not the worker's fault."""
+        direct = self.reply.direct
+        assert direct is not None
+        self._writing = True
+        await direct.room()
+        self._writing = False
 
     async def _whole(self, exchange: Answer) -> Failed | None:
         parts: list[bytes] = []

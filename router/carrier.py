@@ -6,7 +6,7 @@ connection to a pool. Does not know workers, bookings or retries.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from trieway.router.hot_path import HeaderList
@@ -32,6 +32,14 @@ class Answer(Protocol):
 
     def close(self) -> None:
         """Ends the exchange."""
+
+
+class PumpedAnswer(Answer, Protocol):
+    """An answer that can call a sink as bytes come, without waking a task for each arrival."""
+
+    async def pump(self, put: Callable[[bytes], bool], room: Callable[[], Awaitable[None]]) -> None:
+        """The rest of the body goes to `put`, all that has arrived at once; where that gives False, `room` is awaited
+        before more is read. Raises `UpstreamError` where the body is cut."""
 
 
 class Carrier(Protocol):

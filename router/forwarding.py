@@ -37,7 +37,7 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Onward:
     """What the router itself says to a worker. `fleet_token` is None for a foreign one."""
 

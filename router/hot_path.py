@@ -21,7 +21,7 @@ HOT_PATHS: dict[str, Kind | None] = {
 """Paths whose POST belongs to the hot path, with their bodies' kind (None: either); the rest is the control plane's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class HotRequest:
     """One completions request as it came in. `headers` have lower-case names; `target` is the raw path and query.
 
@@ -45,6 +45,18 @@ class Responder(Protocol):
     async def start(self, status: int, headers: HeaderList) -> None: ...
 
     async def write(self, data: bytes, *, last: bool = False) -> None: ...
+
+
+class DirectResponder(Responder, Protocol):
+    """A responder that may also be written to without awaiting, once started: a stream's events cost no task then."""
+
+    def put(self, data: bytes) -> bool:
+        """Writes at once. False: the client is behind; await `room` before the next one."""
+        ...
+
+    async def room(self) -> None:
+        """Until the client has caught up."""
+        ...
 
 
 class HotPath(Protocol):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
+from typing import Any
 
 from trieway.meta_tree.ids import GroupId, WorkerId
 from trieway.serving.chat_template import ChatTemplate
@@ -45,34 +45,60 @@ class Patience:
 
 
 class Lease:
-    """The time that one attempt has at a worker: an `asyncio.timeout` that moves on with each byte.
+    """The time that one attempt has at a worker: a timeout that moves on with each byte, entered through `Link.lend`.
 
-    A lost worker ends it early (`lost`). `until`: when the whole request must be done, by the loop's clock, which is
-    time.monotonic().
+    As `asyncio.timeout` does, it cancels the task and turns that cancel into TimeoutError; but its end is a number that
+    the link looks at every LEASE_GRAIN_S, not a timer of the loop, which would cost each request some microseconds. A
+    lost worker ends it early (`lost`). `until`: when the whole request must be done, by time.monotonic().
     """
 
-    __slots__ = ("_idle_s", "_moved_at", "lost", "timer", "until")
+    __slots__ = ("_cancelling", "_idle_s", "_link", "_task", "ends_at", "expired", "lost", "until")
 
     def __init__(self, patience: Patience, until: float) -> None:
-        now = monotonic()
         self._idle_s = patience.idle_s
-        self._moved_at = now
+        self._link: Link | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
         self.until = until
+        self.ends_at = min(monotonic() + patience.first_byte_s, until)
+        self.expired = False
         self.lost = False
-        self.timer = asyncio.timeout_at(min(now + patience.first_byte_s, until))
 
     def heard(self) -> None:
-        """Bytes came: the pause starts anew. Cheap: the timer is moved a few times a second at most."""
-        now = monotonic()
-        if now - self._moved_at > LEASE_GRAIN_S and not self.lost:
-            self._moved_at = now
-            self.timer.reschedule(min(now + self._idle_s, self.until))
+        """Bytes came: the pause starts anew."""
+        self.ends_at = min(monotonic() + self._idle_s, self.until)
 
     def lose(self) -> None:
         """The worker is gone: whatever waits for it stops now."""
         self.lost = True
-        if not self.timer.expired():
-            self.timer.reschedule(asyncio.get_running_loop().time())
+        self.expire()
+
+    def expire(self) -> None:
+        """The time is over."""
+        if self._task is not None and not self.expired:
+            self.expired = True
+            self._task.cancel()
+
+    def enter(self, link: Link) -> Lease:
+        """For `Link.lend`."""
+        self._link = link
+        return self
+
+    def __enter__(self) -> None:
+        link = self._link
+        assert link is not None, "a lease is lent by a link"
+        self._task = task = asyncio.current_task(link.loop)
+        assert task is not None
+        self._cancelling = task.cancelling()
+        link.took(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        link, task, self._task = self._link, self._task, None
+        assert link is not None
+        assert task is not None
+        link.gave_back(self)
+        if self.expired and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,6 +120,8 @@ class Link:
     leases: set[Lease] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no request is with the worker."""
+    _watch: asyncio.TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -107,17 +135,36 @@ class Link:
     def reads_clock(self) -> bool:
         return self.card is not None and self.card.reads_clock
 
-    @contextmanager
-    def lend(self, lease: Lease) -> Iterator[None]:
-        """The lease ends early if the worker is lost inside the block."""
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def lend(self, lease: Lease) -> Lease:
+        """A context: inside it the lease runs, and ends early if the worker is lost. Raises TimeoutError."""
+        return lease.enter(self)
+
+    def took(self, lease: Lease) -> None:
+        """A request is with the worker from now on."""
         self.leases.add(lease)
         self.idle.clear()
-        try:
-            yield
-        finally:
-            self.leases.discard(lease)
-            if not self.leases:
-                self.idle.set()
+        if self._watch is None:
+            self._watch = self.loop.call_later(LEASE_GRAIN_S, self._look)
+
+    def gave_back(self, lease: Lease) -> None:
+        """It is no longer."""
+        self.leases.discard(lease)
+        if not self.leases:
+            self.idle.set()
+
+    def _look(self) -> None:
+        """Ends the leases whose time is over; comes again as long as there are any."""
+        now = monotonic()
+        for lease in tuple(self.leases):
+            if lease.ends_at <= now:
+                lease.expire()
+        self._watch = self.loop.call_later(LEASE_GRAIN_S, self._look) if self.leases else None
 
     def suspect(self) -> None:
         """Something went wrong there: look at once."""

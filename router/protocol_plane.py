@@ -176,6 +176,22 @@ class HotCycle:
         if last:
             self._complete()
 
+    def put(self, data: bytes) -> bool:
+        """See `DirectResponder.put`."""
+        protocol = self._protocol
+        if self.disconnected:
+            return True
+        assert not self._head, "the head goes out with a first `write`"
+        if self._chunked:
+            protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            protocol.transport.write(data)
+        return not protocol.flow.write_paused
+
+    async def room(self) -> None:
+        """See `DirectResponder.room`."""
+        await self._protocol.flow.drain()
+
     def _answer(self, error: ApiError) -> None:
         """A whole error answer, without any waiting."""
         body = error_body(error)

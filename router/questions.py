@@ -33,7 +33,7 @@ KEY_BYTES_MAX = 8 << 20
 Vocabulary = Callable[[Group], Awaitable[None]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Question:
     """A request that is understood. `queries`: one for each group that serves the model, alike but for the hashes."""
 
@@ -134,13 +134,13 @@ def _query(
     session: str | None,
     prompts: int,
 ) -> Query:
-    longest = max(keys, key=lambda key: len(key.text), default=PromptKey(text=b""))
+    longest = keys[0].text if len(keys) == 1 else max((key.text for key in keys), key=len, default=b"")
     tokens = [key.tokens for key in keys if key.tokens is not None]
     bound = peeked.answer_tokens_max
     return Query(
         model=model,
         group=group.id,
-        hashes=chain.hashes(longest.text[:KEY_BYTES_MAX]),
+        hashes=chain.hashes(longest[:KEY_BYTES_MAX]),
         prompt_bytes=sum(len(key.text) for key in keys),
         prompt_tokens=sum(tokens) if keys and len(tokens) == len(keys) else None,
         reuse_max=0 if peeked.echo_logprobs else None,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable
+from typing import cast
 
-from trieway.router.hot_path import HeaderList, Responder
+from trieway.router.hot_path import DirectResponder, HeaderList, Responder
 from trieway.serving import headers as names
 from trieway.serving.errors import ApiError, error_body
 
@@ -26,7 +27,7 @@ async def last_words(said: Awaitable[None]) -> None:
 class Reply:
     """Wraps a responder and remembers how far the answer is. `extra`: headers of every answer, errors too."""
 
-    __slots__ = ("_extra", "_out", "ended", "event_stream", "status")
+    __slots__ = ("_extra", "_out", "direct", "ended", "event_stream", "status")
 
     def __init__(self, out: Responder, extra: HeaderList | None = None) -> None:
         self._out = out
@@ -34,6 +35,8 @@ class Reply:
         self.status = 0
         self.ended = False
         self.event_stream = False
+        self.direct: DirectResponder | None = cast("DirectResponder", out) if hasattr(out, "put") else None
+        """The responder, if it can be written to without awaiting; only between `start` and the last `write`."""
 
     @property
     def started(self) -> bool:

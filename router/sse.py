@@ -23,6 +23,8 @@ class LineHold:
 
     def feed(self, chunk: bytes) -> bytes:
         """What may go on now: everything up to the last line end."""
+        if not self._held and chunk.endswith(b"\n"):
+            return self._give(chunk)
         data = self._held + chunk if self._held else chunk
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if len(data) - end > HOLD_MAX_BYTES:
@@ -49,5 +51,5 @@ class LineHold:
         return DONE in (self._tail + self._held)
 
     def _give(self, out: bytes) -> bytes:
-        self._tail = (self._tail + out[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        self._tail = out[-_TAIL_BYTES:] if len(out) >= _TAIL_BYTES else (self._tail + out)[-_TAIL_BYTES:]
         return out

@@ -8,7 +8,7 @@ the connection back. Does not know pools (wire_upstream.py), workers or retries.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import httptools
@@ -26,6 +26,7 @@ class WireExchange:
     """One answer under way: iterate over it for the body, `close` it on every path. One reader at a time."""
 
     __slots__ = (
+        *("_failed", "_full", "_put"),
         *("_connection", "_done", "_error", "_parts", "_paused", "_unread", "_waiter", "content_type", "delimited"),
         *("headers", "status"),
     )
@@ -38,6 +39,9 @@ class WireExchange:
         self._waiter: asyncio.Future[None] | None = None
         self._done = False
         self._error: UpstreamError | None = None
+        self._put: Callable[[bytes], bool] | None = None
+        self._full = False
+        self._failed: Exception | None = None
         self.status = 0
         self.headers: HeaderList = []
         self.content_type = b""
@@ -71,10 +75,53 @@ class WireExchange:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         self._parts = []
         self._unread = 0
+        self._resume()
+        return data
+
+    async def pump(self, put: Callable[[bytes], bool], room: Callable[[], Awaitable[None]]) -> None:
+        """See `PumpedAnswer.pump`."""
+        self._put = put
+        try:
+            while True:
+                self._pour()
+                if self._failed is not None:
+                    raise self._failed
+                if self._full:
+                    self._pause()
+                    await room()
+                    self._full = False
+                elif self._done:
+                    return
+                elif self._error is not None:
+                    raise self._error
+                else:
+                    self._resume()
+                    await self._more()
+        finally:
+            self._put = None
+
+    def _pour(self) -> None:
+        """Gives the sink what has arrived, unless the sink is full."""
+        parts = self._parts
+        if self._full or not parts or self._put is None:
+            return
+        self._parts, self._unread = [], 0
+        try:
+            self._full = not self._put(parts[0] if len(parts) == 1 else b"".join(parts))
+        except Exception as error:  # the reader's own: raised where it reads
+            self._failed = error
+
+    def _pause(self) -> None:
+        """Leaves the socket alone: the other side must wait."""
+        if not self._paused and not self._done:
+            self._paused = True
+            self._connection.pause()
+
+    def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._connection.resume()
-        return data
+            if not self._done:
+                self._connection.resume()
 
     async def _more(self) -> None:
         waiter = self._waiter = self._connection.loop.create_future()
@@ -107,9 +154,14 @@ class WireExchange:
 
     def wake(self) -> None:
         """All that has arrived is here: whoever reads may go on."""
-        if self._unread > UNREAD_BYTES_MAX and not self._paused and not self._done:
-            self._paused = True
-            self._connection.pause()
+        if self._put is not None:
+            self._pour()
+            if self._full:
+                self._pause()
+            elif not self._done and self._error is None and self._failed is None:
+                return
+        elif self._unread > UNREAD_BYTES_MAX:
+            self._pause()
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -22,7 +22,7 @@ NOTHING = (0, 0, 0)
 UP, SUSPECT = WorkerState.UP, WorkerState.SUSPECT  # an enum's member is dear to look up a thousand times
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Weighed:
     """A query with its candidates' costs and chances."""
 

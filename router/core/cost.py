@@ -19,7 +19,7 @@ from trieway.router.core.rates import Line
 from trieway.router.core.values import CostRow
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Job:
     """A request, sized."""
 

@@ -1,6 +1,7 @@
 """The values that go in and out of RouterCore.
 
-Everything is frozen. Tokens are counts, never ids; prompts are seen only as block hashes and lengths.
+Everything is as good as frozen: what is made for every request is not frozen in name, since that triples the cost of
+making it, and nobody changes it. Tokens are counts, never ids; prompts are seen only as block hashes and lengths.
 Times called `*_ms` are predicted or measured milliseconds; `now` everywhere is float seconds of one monotone clock.
 """
 
@@ -61,7 +62,7 @@ class WorkerState(StrEnum):
     """Its process is dead: holds nothing, gets nothing until it is back."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Query:
     """What the decision needs to know of a request."""
 
@@ -132,7 +133,7 @@ class CostRow:
     """Chance that the policy picks this row."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Choice:
     """Where a request should go, and why. Nothing has been counted yet: pass it to `book`."""
 
@@ -166,7 +167,7 @@ class Explanation:
     blocks: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Booking:
     """A promise of work at one worker. Whoever holds it calls `release` exactly once."""
 
@@ -180,7 +181,7 @@ class Booking:
     booked_at: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class FirstByte:
     """The receipt on an answer's first byte. A foreign engine fills in nothing: the time alone is told."""
 
@@ -194,7 +195,7 @@ class FirstByte:
     waiting: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Settled:
     """What a receipt showed, for metrics."""
 

@@ -164,17 +164,18 @@ def test_groups_follow_their_links() -> None:
 async def test_a_lease_moves_on_with_bytes_and_ends_when_lost() -> None:
     patience = Patience(first_byte_s=0.05, idle_s=0.3, total_s=9.0)
     loop = asyncio.get_running_loop()
+    one = link("a", "g")
     lease = Lease(patience, loop.time() + 9.0)
-    with pytest.raises(TimeoutError):
-        async with lease.timer:
-            await asyncio.sleep(5)
+    with pytest.raises(TimeoutError), one.lend(lease):
+        await asyncio.sleep(5)
     assert not lease.lost
+    assert one.idle.is_set()
 
     lease = Lease(Patience(first_byte_s=5.0, idle_s=0.2, total_s=9.0), loop.time() + 0.4)
     started = loop.time()
 
     async def hears() -> None:
-        async with lease.timer:
+        with one.lend(lease):
             while True:
                 await asyncio.sleep(0.11)
                 lease.heard()
@@ -188,10 +189,9 @@ async def test_a_lease_moves_on_with_bytes_and_ends_when_lost() -> None:
 
     async def waits() -> None:
         with held.lend(lease):
-            async with lease.timer:
-                assert not held.idle.is_set()
-                loop.call_soon(held.lose)
-                await asyncio.sleep(5)
+            assert not held.idle.is_set()
+            loop.call_soon(held.lose)
+            await asyncio.sleep(5)
 
     with pytest.raises(TimeoutError):
         await waits()

@@ -94,10 +94,12 @@ class Asker:
             self._done.set_exception(RuntimeError(reason))
 
 
-async def drive(port: int, shape: Shape, connections: int, first: int) -> None:
-    """One round: `shape.requests` requests over so many connections."""
+async def drive(port: int, shape: Shape, connections: int, first: int, pool: int = 0) -> None:
+    """One round: `shape.requests` requests over so many connections, all new ones or out of a pool."""
     loop = asyncio.get_running_loop()
-    requests = iter([request(shape, number) for number in range(first, first + shape.requests)])
+    numbers = [at % pool if pool else first + at for at in range(shape.requests)]
+    made_requests = {number: request(shape, number) for number in numbers}
+    requests = iter([made_requests[number] for number in numbers])
 
     def take() -> bytes | None:
         return next(requests, None)
@@ -206,9 +208,11 @@ async def measure(asked: argparse.Namespace) -> Figures:
             shapes = [shape for shape in SHAPES if asked.shape in shape.name]
             for number in range(-1, asked.rounds):  # the round before the first warms up
                 for shape in shapes:
-                    for name, (pid, port) in routers.items():
+                    for at, (name, (pid, port)) in enumerate(routers.items()):
+                        # The workers are the same for all, so each router gets conversations that none had before.
+                        first = ((number + 1) * len(routers) + at) * shape.requests
                         began = cpu_us(pid)
-                        await drive(port, shape, asked.connections, number * shape.requests)
+                        await drive(port, shape, asked.connections, first, asked.pool)
                         each = (cpu_us(pid) - began) / shape.requests
                         if number >= 0:
                             found.setdefault(name, {}).setdefault(shape.name, []).append(each)
@@ -243,12 +247,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--pool", type=int, default=0, help="so many conversations in turn; 0: every one is new")
     parser.add_argument("--gap-ms", type=float, default=2.0, help="between a stream's events")
     parser.add_argument("--peers", type=Path, help="folder of sglang-router and vllm-router")
     parser.add_argument("--only", default="", help="routers whose name has this in it")
     parser.add_argument("--shape", default="", help="shapes whose name has this in it")
     asked = parser.parse_args()
-    print(f"load average {os.getloadavg()[0]:.1f}; {asked.connections} connections, {asked.rounds} rounds", flush=True)
+    which = f"{asked.pool} conversations in turn" if asked.pool else "every conversation new"
+    print(f"load average {os.getloadavg()[0]:.1f}; {asked.connections} connections, {asked.rounds} rounds, {which}")
     print(table(asyncio.run(measure(asked))))
 
 

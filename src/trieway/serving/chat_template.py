@@ -65,6 +65,7 @@ class ChatTemplate:
             self.reads_clock = _CLOCK in meta.find_undeclared_variables(tree)
             self._template = self._environment.from_string(tree)
             self._context = self._template.new_context({})
+            self._globals = dict(self._template.globals)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateInvalid(f"the chat template, line {error.lineno}: {error.message}") from None
         except Exception as error:  # code from outside: a compiler may fail in any way
@@ -113,7 +114,7 @@ class ChatTemplate:
     def _run(self, variables: dict[str, Any], meter: Meter) -> str:
         self._environment.meter = meter
         context = self._context  # a new one costs as much as a short chat's whole rendering
-        context.parent = {**self._template.globals, **variables}
+        context.parent = self._globals | variables
         context.vars = {}
         context.exported_vars = set()
         try:

@@ -52,7 +52,7 @@ _RECEIPT = re.compile(
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Receipt:
     """What a worker really did for one request; all counts are tokens, times are milliseconds.
 

@@ -28,7 +28,7 @@ class KeySource:
     vocabulary: Sequence[bytes] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class PromptKey:
     """One prompt's key: `text` is hashed in blocks; `tokens` is its length where the body states it (token ids).
 
