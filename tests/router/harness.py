@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import io
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ from trieway.serving.tracing import Tracer
 
 QUICK: dict[str, Any] = {
     "port": 0,
-    "data_plane": os.environ.get("TRIEWAY_DATA_PLANE", "protocol"),
+    "data_plane": "protocol",
     "probe_interval_s": 0.05,
     "connect_timeout_s": 1.0,
     "first_byte_timeout_s": 5.0,
@@ -56,9 +55,10 @@ async def until(holds: Callable[[], Any], limit_s: float = 5.0) -> None:
 class Client:
     """A client of the router under test."""
 
-    def __init__(self, url: str, router: Router, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, router: Router, server: Server, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.router = router
+        self.server = server
         self.http = session
 
     async def get(self, path: str, **kwargs: Any) -> tuple[int, Any]:
@@ -143,7 +143,7 @@ async def routed(
     )
     try:
         await started.wait()
-        client = Client(line.rsplit(" ", 1)[1], router, session)
+        client = Client(line.rsplit(" ", 1)[1], router, server, session)
         if wait:
             await client.worker_up(*workers)
         yield client

@@ -26,6 +26,8 @@ from tests.router.fakes import (
 from tests.router.harness import Client, in_loop, routed, until
 from tests.router.wire import Seen, Wire
 
+pytestmark = pytest.mark.usefixtures("both_planes")
+
 
 def faulty(fault: Answer) -> tuple[FakeWorker, FakeWorker]:
     """Two workers; whichever is asked first shows the fault, once."""

@@ -11,6 +11,8 @@ from tests.router.harness import in_loop, routed, until
 from tests.router.wire import Seen, Wire
 from trieway.serving.auth import KeyRing
 
+pytestmark = pytest.mark.usefixtures("both_planes")
+
 
 @in_loop
 async def test_a_body_goes_on_byte_for_byte_and_the_answer_comes_back_as_it_is() -> None:
