@@ -26,6 +26,8 @@ from trieway.serving.protocol import BoundedProtocol
 log = logging.getLogger(__name__)
 
 _PATHS: dict[bytes, Kind | None] = {path.encode(): kind for path, kind in HOT_PATHS.items()}
+WAITING_BYTES_MAX = 1 << 20
+"""Bodies of requests that wait behind another on one connection: beyond this the client has to wait too."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -78,6 +80,11 @@ class HotCycle:
             self.refuse(too_large(body_max_bytes))
         else:
             self._body.append(data)
+
+    @property
+    def held_bytes(self) -> int:
+        """What of the body is held here."""
+        return 0 if self._refusal is not None else self._size
 
     def refuse(self, error: ApiError) -> None:
         """Answers with an error in place of serving, as soon as it is its turn."""
@@ -296,7 +303,6 @@ class HotProtocol(BoundedProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -311,8 +317,13 @@ class HotProtocol(BoundedProtocol):
         cycle = self.cycle
         if isinstance(cycle, HotCycle):
             cycle.take(body, self._body_max_bytes)
+            if self.pipeline and self._waiting_bytes() > WAITING_BYTES_MAX:
+                self.flow.pause_reading()  # until the next answer is complete; a hang-up is not seen meanwhile
         else:
             super().take_body(body)
+
+    def _waiting_bytes(self) -> int:
+        return sum(cycle.held_bytes for cycle, _ in self.pipeline if isinstance(cycle, HotCycle))
 
     def close_request(self) -> None:
         """The request read last is whole."""

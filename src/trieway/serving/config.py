@@ -131,7 +131,7 @@ class RouterConfig(ServerConfig):
     policy: Annotated[RouterPolicy, Key("how a worker is chosen")] = "cache_aware"
     data_plane: Annotated[
         DataPlane, Key("how completions are carried: on the connections themselves, or through ASGI (slower)")
-    ] = "asgi"
+    ] = "protocol"
     tree_bytes_max: Annotated[int, Key("memory of the meta-tree; the coldest blocks go first", least=MIB)] = 512 * MIB
     frame_bytes_max: Annotated[int, Key("largest frame taken from a feed", least=65536)] = 64 * MIB
     approximate_blocks_max: Annotated[int, Key("blocks remembered for a worker without a feed", least=1)] = 200_000
