@@ -19,7 +19,7 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels
 PYTEST := $(BIN)/python -m pytest
 SIM_WORKERS := 10,100,1000
 
-.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load report-schema sim gpu-smoke demo clean
+.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load bench-router report-schema sim gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,12 @@ verify-clients: $(VENV)/.dev ## the load generator's figures against aiperf's (1
 	@test -x build/aiperf/bin/aiperf || { $(PYTHON) -m venv build/aiperf && build/aiperf/bin/pip --disable-pip-version-check install -q aiperf; } \
 	  || echo "aiperf cannot be installed here"
 	$(BIN)/python -m tests.tools.verify_clients --aiperf build/aiperf/bin/aiperf $(ARGS)
+
+bench-router: $(VENV)/.dev ## CPU of a router per request, both data planes and two peers (20 MB in an environment of its own; ARGS="--pool 32")
+	@test -x build/peers/bin/sglang-router || { $(PYTHON) -m venv build/peers \
+	  && build/peers/bin/pip --disable-pip-version-check install -q sglang-router vllm-router; } \
+	  || echo "the peers cannot be installed here"
+	$(BIN)/python -m tests.tools.bench_router --peers build/peers/bin $(ARGS)
 
 report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of the report
 	$(BIN)/python -m tests.tools.report_schema

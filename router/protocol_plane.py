@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _PATHS: dict[bytes, Kind | None] = {path.encode(): kind for path, kind in HOT_PATHS.items()}
 WAITING_BYTES_MAX = 1 << 20
-"""Bodies of requests that wait behind another on one connection: beyond this the client has to wait too."""
+"""Heads and bodies of requests that wait behind another on one connection: beyond this the client has to wait too."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -42,7 +42,17 @@ class HotCycle:
 
     __slots__ = (
         *("_body", "_chunked", "_expects", "_head", "_kind", "_protocol", "_refusal", "_size", "_target"),
-        *("_headers", "_task", "_turn", "_whole", "disconnected", "keep_alive", "old", "response_complete"),
+        *(
+            "_headers",
+            "_task",
+            "_turn",
+            "_whole",
+            "disconnected",
+            "head_bytes",
+            "keep_alive",
+            "old",
+            "response_complete",
+        ),
         "response_started",
     )
 
@@ -64,6 +74,7 @@ class HotCycle:
         self._head = b""
         self._chunked = False
         self.old = old
+        self.head_bytes = 0
         self.keep_alive = keep_alive
         self.disconnected = False
         self.response_started = False
@@ -83,8 +94,8 @@ class HotCycle:
 
     @property
     def held_bytes(self) -> int:
-        """What of the body is held here."""
-        return 0 if self._refusal is not None else self._size
+        """What is held of a waiting request."""
+        return self.head_bytes + (0 if self._refusal is not None else self._size)
 
     def refuse(self, error: ApiError) -> None:
         """Answers with an error in place of serving, as soon as it is its turn."""
@@ -303,7 +314,9 @@ class HotProtocol(BoundedProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
+            cycle.head_bytes = sum([len(name) + len(value) for name, value in self.headers])
             self.pipeline.appendleft((cycle, self.app))
+            self._bound_waiting()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if isinstance(cycle, HotCycle):
@@ -317,13 +330,15 @@ class HotProtocol(BoundedProtocol):
         cycle = self.cycle
         if isinstance(cycle, HotCycle):
             cycle.take(body, self._body_max_bytes)
-            if self.pipeline and self._waiting_bytes() > WAITING_BYTES_MAX:
-                self.flow.pause_reading()  # until the next answer is complete; a hang-up is not seen meanwhile
+            if self.pipeline:
+                self._bound_waiting()
         else:
             super().take_body(body)
 
-    def _waiting_bytes(self) -> int:
-        return sum(cycle.held_bytes for cycle, _ in self.pipeline if isinstance(cycle, HotCycle))
+    def _bound_waiting(self) -> None:
+        """Reads no more until the next answer is complete, if much waits; a hang-up is not seen meanwhile."""
+        if sum(cycle.held_bytes for cycle, _ in self.pipeline if isinstance(cycle, HotCycle)) > WAITING_BYTES_MAX:
+            self.flow.pause_reading()
 
     def close_request(self) -> None:
         """The request read last is whole."""

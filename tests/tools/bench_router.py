@@ -42,7 +42,7 @@ SHAPES = (
     Shape("chat 200 B", 200, 2, False, 600),
     Shape("16 KB", 16_384, 4, False, 400),
     Shape("128 KB", 131_072, 16, False, 120),
-    Shape(f"{EVENTS}-event stream", 200, 2, True, 80),
+    Shape(f"{EVENTS}-event stream", 200, 2, True, 40),
 )
 def body(shape: Shape, number: int) -> bytes:
     """A conversation: a system prompt of half its size that all share, then turns that no other one has."""
@@ -246,9 +246,9 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--connections", type=int, default=1)
     parser.add_argument("--pool", type=int, default=0, help="so many conversations in turn; 0: every one is new")
-    parser.add_argument("--gap-ms", type=float, default=2.0, help="between a stream's events")
+    parser.add_argument("--gap-ms", type=float, default=1.0, help="between a stream's events")
     parser.add_argument("--peers", type=Path, help="folder of sglang-router and vllm-router")
     parser.add_argument("--only", default="", help="routers whose name has this in it")
     parser.add_argument("--shape", default="", help="shapes whose name has this in it")
