@@ -67,7 +67,7 @@ class Router:
         self.carrier: Carrier = self.upstream
         if config.data_plane == "protocol":
             self.carrier = WireUpstream(self.upstream, connect_timeout_s=config.connect_timeout_s)
-        api = WorkerApi(self.upstream, secrets.key, frame_bytes_max=config.frame_bytes_max)
+        api = WorkerApi(self.upstream, secrets.key, frame_bytes_max=config.frame_bytes_max, feeds=self.carrier)
         self.registry = Registry(
             core=self.core,
             links=self.links,

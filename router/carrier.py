@@ -45,8 +45,12 @@ class PumpedAnswer(Answer, Protocol):
 class Carrier(Protocol):
     """A pool of connections to workers."""
 
-    async def open(self, base_url: str, target: str, headers: HeaderList, body: bytes) -> Answer:
-        """Posts `body` and returns once the answer's headers are here. The caller bounds the time.
+    async def open(
+        self, base_url: str, target: str, headers: HeaderList, body: bytes | None, *, silence_max_s: float | None = None
+    ) -> Answer:
+        """Posts `body` (None: gets) and returns once the answer's headers are here. The caller bounds the time.
+
+        `silence_max_s`: longest wait for the next bytes, here and in `chunks`.
 
         Raises:
             UpstreamError: no answer; the exact kind says whether it was the connection, a cut or a silence.

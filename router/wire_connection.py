@@ -14,7 +14,7 @@ from typing import cast
 import httptools
 
 from trieway.router.hot_path import HeaderList
-from trieway.router.upstream import Broke, StaleConnection, UpstreamError
+from trieway.router.upstream import Broke, StaleConnection, TimedOut, UpstreamError
 
 HEAD_BYTES_MAX = 128 << 10
 """Longest head of an answer, and longest trailers."""
@@ -26,13 +26,14 @@ class WireExchange:
     """One answer under way: iterate over it for the body, `close` it on every path. One reader at a time."""
 
     __slots__ = (
-        *("_failed", "_full", "_put"),
+        *("_failed", "_full", "_put", "_silence_max_s"),
         *("_connection", "_done", "_error", "_parts", "_paused", "_unread", "_waiter", "content_type", "delimited"),
         *("headers", "status"),
     )
 
-    def __init__(self, connection: WireConnection) -> None:
+    def __init__(self, connection: WireConnection, silence_max_s: float | None = None) -> None:
         self._connection = connection
+        self._silence_max_s = silence_max_s
         self._parts: list[bytes] = []
         self._unread = 0
         self._paused = False
@@ -124,11 +125,20 @@ class WireExchange:
                 self._connection.resume()
 
     async def _more(self) -> None:
-        waiter = self._waiter = self._connection.loop.create_future()
+        loop = self._connection.loop
+        waiter = self._waiter = loop.create_future()
+        timer = None if self._silence_max_s is None else loop.call_later(self._silence_max_s, self._silent)
         try:
             await waiter
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _silent(self) -> None:
+        """Nothing came for too long, while somebody waited."""
+        self._error = TimedOut("the worker was silent for too long")
+        self.wake()
 
     def close(self) -> None:
         """Ends it; the connection is kept only if the answer was whole."""
@@ -199,12 +209,12 @@ class WireConnection(asyncio.Protocol):
 
     # The pool's side.
 
-    def ask(self, request: bytes, body: bytes) -> WireExchange:
+    def ask(self, request: bytes, body: bytes, silence_max_s: float | None = None) -> WireExchange:
         """Sends a whole request. The connection must be open and idle."""
         assert self.open, "the connection is closed"
         assert self._exchange is None, "one exchange at a time"
         assert self._transport is not None
-        exchange = self._exchange = WireExchange(self)
+        exchange = self._exchange = WireExchange(self, silence_max_s)
         self._heard = False
         self._until_close = False
         if len(body) <= _JOIN_BYTES_MAX:

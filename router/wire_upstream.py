@@ -29,10 +29,10 @@ class _Origin:
 
     host: str
     port: int
-    head: bytes
-    """What its requests begin with, up to the target."""
+    path: bytes
+    """What comes before the target."""
     middle: bytes
-    """What follows the target."""
+    """What follows it."""
     idle: list[WireConnection] = field(default_factory=list)
     connecting: int = 0
     open: set[WireConnection] = field(default_factory=set)
@@ -48,18 +48,21 @@ class WireUpstream:
         self._origins: dict[str, _Origin] = {}
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
-    async def open(self, base_url: str, target: str, headers: HeaderList, body: bytes) -> Answer:
+    async def open(
+        self, base_url: str, target: str, headers: HeaderList, body: bytes | None, *, silence_max_s: float | None = None
+    ) -> Answer:
         """See `Carrier.open`."""
         origin = self._origins.get(base_url)
         if origin is None:
             if not base_url.startswith("http:") or not base_url.isascii():
-                return await self._general.open(base_url, target, headers, body)
+                return await self._general.open(base_url, target, headers, body, silence_max_s=silence_max_s)
             origin = self._origins[base_url] = _origin(base_url)
         connection = self._kept(origin)
         if connection is None:
             connection = await self._connect(origin)
-        request = origin.head + target.encode("latin-1") + origin.middle + head_lines(headers, len(body))
-        exchange = connection.ask(request, body)
+        method, length = (b"GET ", None) if body is None else (b"POST ", len(body))
+        request = method + origin.path + target.encode("latin-1") + origin.middle + head_lines(headers, length)
+        exchange = connection.ask(request, body or b"", silence_max_s)
         try:
             await exchange.head()
         except BaseException:
@@ -131,16 +134,16 @@ def _origin(base_url: str) -> _Origin:
     return _Origin(
         host=parts.hostname,
         port=parts.port or 80,
-        head=b"POST " + parts.path.encode("ascii"),
+        path=parts.path.encode("ascii"),
         middle=b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n",
     )
 
 
-def head_lines(headers: HeaderList, length: int) -> bytes:
+def head_lines(headers: HeaderList, length: int | None) -> bytes:
     """The rest of a head, from the second line on. What HTTP does not allow in a value is left out with its header."""
     if _CONTROL.search(b"".join([value for _, value in headers])):
         headers = [(name, value) for name, value in headers if not _CONTROL.search(value)]
-    lines = [b"content-length: %d\r\n" % length]
+    lines = [] if length is None else [b"content-length: %d\r\n" % length]
     lines += [b"%b: %b\r\n" % pair for pair in headers]
     lines.append(b"\r\n")
     return b"".join(lines)

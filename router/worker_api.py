@@ -15,8 +15,9 @@ import msgspec
 from trieway.kernels.block_hash import BLOCK_BYTES
 from trieway.meta_tree.chain import WIRE_VERSION, FleetKey
 from trieway.meta_tree.frames import Frame, FrameReader, WireError
+from trieway.router.carrier import Answer, Carrier
 from trieway.router.hot_path import HeaderList
-from trieway.router.upstream import Exchange, Upstream
+from trieway.router.upstream import Upstream
 from trieway.serving import headers as names
 from trieway.serving.handshake import (
     VOCABULARY_BYTES_MAX,
@@ -48,8 +49,12 @@ class Probed:
 class WorkerApi:
     """The questions, over the router's connections."""
 
-    def __init__(self, upstream: Upstream, key: FleetKey, *, frame_bytes_max: int) -> None:
+    def __init__(
+        self, upstream: Upstream, key: FleetKey, *, frame_bytes_max: int, feeds: Carrier | None = None
+    ) -> None:
+        """`feeds` carries the feeds, whose events come with every request; without it `upstream` does."""
         self._upstream = upstream
+        self._feeds: Carrier = upstream if feeds is None else feeds
         self._key = key
         self._frame_bytes_max = frame_bytes_max
         self.fleet_token = key.feed_token
@@ -130,7 +135,7 @@ class WorkerApi:
     ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
         """The worker's feed: lists of frames as they come. Raises UpstreamError, Unusable, WireError."""
         query = "" if since is None or epoch is None else f"?since={since}&epoch={epoch}"
-        exchange = await self._upstream.open(url, f"/cache/feed{query}", self._token, None, silence_max_s=silence_max_s)
+        exchange = await self._feeds.open(url, f"/cache/feed{query}", self._token, None, silence_max_s=silence_max_s)
         try:
             if exchange.status != 200:
                 raise Unusable(f"its feed answered {exchange.status}")
@@ -138,7 +143,7 @@ class WorkerApi:
         finally:
             exchange.close()
 
-    async def _frames(self, exchange: Exchange) -> AsyncIterator[list[Frame]]:
+    async def _frames(self, exchange: Answer) -> AsyncIterator[list[Frame]]:
         reader = FrameReader(self._frame_bytes_max)
         async for chunk in exchange.chunks():
             if frames := reader.feed(chunk):

@@ -13,7 +13,7 @@ import pytest
 from tests.router.harness import in_loop, until
 from tests.router.wire import RawServer, Seen, Wire
 from trieway.router.carrier import Answer, Carrier
-from trieway.router.upstream import Broke, ConnectFailed, StaleConnection, Upstream, UpstreamError
+from trieway.router.upstream import Broke, ConnectFailed, StaleConnection, TimedOut, Upstream, UpstreamError
 from trieway.router.wire_connection import HEAD_BYTES_MAX, UNREAD_BYTES_MAX, WireExchange
 from trieway.router.wire_upstream import WireUpstream, head_lines
 
@@ -99,6 +99,41 @@ def test_what_happened_is_told(kind: str) -> None:
                 await calls.post()
             with pytest.raises(Broke):
                 await calls.whole()
+
+    run()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after_head", [False, True])
+def test_silence_has_its_bound(kind: str, after_head: bool) -> None:
+    @in_loop
+    async def run() -> None:
+        async def pauses(seen: Seen, wire: Wire) -> None:
+            assert seen.method == "GET"
+            assert seen.header("content-length") is None
+            if after_head:
+                await wire.begin()
+                for _ in range(3):
+                    await asyncio.sleep(0.05)
+                    await wire.chunk(b"x")
+            await wire.gone()
+
+        async with calling(kind) as calls:
+            calls.script[:] = [pauses]
+            got: list[bytes] = []
+
+            async def read() -> None:
+                answer = await calls.carrier.open(calls.server.url, "/x", [], None, silence_max_s=0.12)
+                try:
+                    async for chunk in answer.chunks():
+                        got.append(chunk)
+                finally:
+                    answer.close()
+
+            with pytest.raises(TimedOut):
+                await read()
+            assert b"".join(got) == (b"xxx" if after_head else b"")
+            await until(lambda: connections(calls) == 0)
 
     run()
 
@@ -438,7 +473,9 @@ async def test_what_the_wire_does_not_speak_goes_to_the_general_client() -> None
     asked: list[str] = []
 
     class General:
-        async def open(self, base_url: str, target: str, headers: Any, body: bytes) -> Answer:
+        async def open(
+            self, base_url: str, target: str, headers: Any, body: bytes | None, *, silence_max_s: float | None = None
+        ) -> Answer:
             asked.append(base_url)
             raise Broke("enough")
 
