@@ -19,6 +19,8 @@ from trieway.serving.auth import KeyRing
 KEYED = KeyRing({"key-a": "acme", "key-b": "bolt", "key-c": None}, admin_key="root")
 LONG = "q" * 1280
 
+pytestmark = pytest.mark.usefixtures("both_planes")
+
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}

@@ -19,6 +19,8 @@ from trieway.router.core import WorkerRow
 
 LONG = "z" * 1280
 
+pytestmark = pytest.mark.usefixtures("both_planes")
+
 
 def row(client: Client, worker: FakeWorker | ForeignServer) -> WorkerRow:
     rows = client.router.core.workers(time.monotonic())
