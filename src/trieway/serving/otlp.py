@@ -58,8 +58,9 @@ def tracing(config: ServerConfig, process: str) -> Iterator[Tracer | None]:
 
 def sampling(config: ServerConfig) -> Sampling:
     """OpenTelemetry's sampler by its name, with the ratio where it has one."""
-    name = config.trace_sampler
-    ratio = {"always_on": 1.0, "always_off": 0.0}.get(name.removeprefix("parentbased_"), config.trace_sample_ratio)
+    name = config.trace_sampler or "parentbased_traceidratio"
+    kept = 1.0 if config.trace_sample_ratio is None else config.trace_sample_ratio
+    ratio = {"always_on": 1.0, "always_off": 0.0}.get(name.removeprefix("parentbased_"), kept)
     return Sampling(ratio=ratio, parent_based=name.startswith("parentbased_"))
 
 
