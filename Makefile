@@ -66,7 +66,7 @@ verify-clients: $(VENV)/.dev ## the load generator's figures against aiperf's (1
 	  || echo "aiperf cannot be installed here"
 	$(BIN)/python -m tests.tools.verify_clients --aiperf build/aiperf/bin/aiperf $(ARGS)
 
-bench-router: $(VENV)/.dev ## CPU of a router per request, both data planes and two peers (20 MB in an environment of its own; ARGS="--pool 32")
+bench-router: $(VENV)/.dev ## CPU of a router per request, both data planes and two peers (0.2 GB in an environment of its own; ARGS="--pool 32")
 	@test -x build/peers/bin/sglang-router || { $(PYTHON) -m venv build/peers \
 	  && build/peers/bin/pip --disable-pip-version-check install -q sglang-router vllm-router; } \
 	  || echo "the peers cannot be installed here"

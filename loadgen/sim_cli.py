@@ -91,5 +91,5 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     add("--running-max", type=int, metavar="N", help="requests that run at once (default: 256; calibrated: 64)")
     add("--worker-policy", default="lpm", help="order of waiting requests: lpm, fcfs or random (default: lpm)")
     add("--no-prefix-cache", dest="prefix_cache", action="store_false", help="workers keep nothing")
-    add("--delay", default="0.3ms", metavar="TIME", help="of a message between two processes (default: 0.3ms)")
-    add("--jitter", default="0.2ms", metavar="TIME", help="mean of what comes on top (default: 0.2ms)")
+    add("--delay", metavar="TIME", help="of a message between two processes (default: 0.3ms; calibrated: 0)")
+    add("--jitter", metavar="TIME", help="mean of what comes on top (default: 0.2ms; calibrated: 0)")

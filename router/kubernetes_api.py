@@ -1,32 +1,30 @@
 """What the router asks of a Kubernetes API server: the EndpointSlices of one Service, listed and watched.
 
-Keeps true: a Role with `list` and `watch` on `endpointslices` is enough; the token is read anew for each request (it is
-rotated on disk); every answer is bounded in size and time. Does not know what the slices mean (endpoint_slices.py).
+Keeps true: a Role with `list` and `watch` on `endpointslices` is enough; every answer is bounded in size and time. Does
+not know what the slices mean (endpoint_slices.py), nor how the server is reached (kubernetes_http.py).
 """
 
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from trieway.router.endpoint_slices import EndpointSlice, EndpointSliceList
+from trieway.router.kubernetes_http import ACCOUNT, ApiError, Connection, Server, namespace_of_pod, refusal
 from trieway.serving.config import ConfigError, RouterConfig
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+__all__ = ["ApiError", "ApiGone", "Change", "Cluster", "KubernetesApi"]
+
 PAGE_ITEMS = 500
-ANSWER_MAX_BYTES = 64 << 20
 LINE_MAX_BYTES = 8 << 20
 """One event: a slice holds at most 1,000 endpoints, about 0.5 MB."""
-LIST_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 30.0
 WATCH_GRACE_S = 10.0
 """The server ends a watch by itself; a connection silent for this much longer is dead."""
 PAGES_MAX = 1000
@@ -34,10 +32,6 @@ PAGES_MAX = 1000
 
 class ApiGone(Exception):
     """The version asked for is no longer known (410, or the server said so inside the watch): list again."""
-
-
-class ApiError(Exception):
-    """The API server did not answer as it should. The message says what to do where that is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,33 +49,23 @@ class Cluster:
         """From the configuration, and inside a pod from what Kubernetes puts there. Raises ConfigError."""
         if config.kubernetes_service is None:
             raise ConfigError("--discover kubernetes needs --kubernetes-service NAME, the Service of the workers")
-        namespace = config.kubernetes_namespace or _line(account / "namespace")
+        namespace = config.kubernetes_namespace or namespace_of_pod(account)
         if namespace is None:
             raise ConfigError("--discover kubernetes outside a pod needs --kubernetes-namespace")
-        url = config.kubernetes_api
-        if url is None:
-            host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
-            if not host:
-                raise ConfigError("--discover kubernetes outside a pod needs --kubernetes-api URL (`kubectl proxy`)")
-            url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        server = Server.found(
+            url=config.kubernetes_api,
+            token_file=config.kubernetes_token_file,
+            ca_file=config.kubernetes_ca_file,
+            environ=environ,
+            account=account,
+        )
         return cls(
-            url=url.rstrip("/"),
+            url=server.url,
             namespace=namespace,
             service=config.kubernetes_service,
-            token_file=config.kubernetes_token_file or _there(account / "token"),
-            ca_file=config.kubernetes_ca_file or _there(account / "ca.crt"),
+            token_file=server.token_file,
+            ca_file=server.ca_file,
         )
-
-
-def _line(path: Path) -> str | None:
-    try:
-        return path.read_text("utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _there(path: Path) -> Path | None:
-    return path if path.exists() else None
 
 
 class _Event(msgspec.Struct):
@@ -107,7 +91,7 @@ class KubernetesApi:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._session: aiohttp.ClientSession | None = None
+        self._connection = Connection(Server(url=cluster.url, token_file=cluster.token_file, ca_file=cluster.ca_file))
 
     async def list(self) -> tuple[list[EndpointSlice], str]:
         """All slices, and the version from which to watch.
@@ -128,16 +112,8 @@ class KubernetesApi:
         raise ApiError(f"the list of EndpointSlices has more than {PAGES_MAX} pages")
 
     async def _page(self, query: str) -> EndpointSliceList:
-        try:
-            async with self._get(query, aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)) as response:
-                body = await response.content.read(ANSWER_MAX_BYTES + 1)
-                while len(body) <= ANSWER_MAX_BYTES and (more := await response.content.readany()):
-                    body += more
-                _check_status(response.status, body)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(f"listing EndpointSlices failed: {error or type(error).__name__}") from None
-        if len(body) > ANSWER_MAX_BYTES:
-            raise ApiError(f"a page of EndpointSlices is over {ANSWER_MAX_BYTES} bytes")
+        status, body = await self._connection.whole("GET", self._path(query), what="listing EndpointSlices")
+        _check_status(status, body)
         try:
             return msgspec.json.decode(body, type=EndpointSliceList)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -151,10 +127,10 @@ class KubernetesApi:
             ApiError: the connection broke, fell silent, or brought something unreadable.
         """
         query = f"&watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={quote(version, safe='')}"
-        timeout = aiohttp.ClientTimeout(total=seconds + WATCH_GRACE_S, sock_connect=LIST_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=seconds + WATCH_GRACE_S, sock_connect=CONNECT_TIMEOUT_S)
         rest = b""
         try:
-            async with self._get(query, timeout) as response:
+            async with self._connection.request("GET", self._path(query), timeout) as response:
                 if response.status != 200:
                     _check_status(response.status, await response.content.read(LINE_MAX_BYTES))
                 async for chunk in response.content.iter_any():
@@ -169,30 +145,14 @@ class KubernetesApi:
         if rest.strip():
             raise ApiError("the watch ended inside an event")
 
-    def _get(self, query: str, timeout: aiohttp.ClientTimeout) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        cluster = self._cluster
-        if self._session is None:
-            secure = ssl.create_default_context(cafile=cluster.ca_file) if cluster.url.startswith("https") else False
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=secure), trust_env=False, auto_decompress=True
-            )
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(cluster.namespace, safe='')}/endpointslices"
-        label = quote(f"kubernetes.io/service-name={cluster.service}", safe="")
-        headers = {"accept": "application/json"}
-        if cluster.token_file is not None and (token := _line(cluster.token_file)) is not None:
-            headers["authorization"] = f"Bearer {token}"
-        return self._session.get(
-            # Already quoted: it must not be quoted or unquoted again.
-            URL(f"{cluster.url}{path}?labelSelector={label}{query}", encoded=True),
-            headers=headers,
-            timeout=timeout,
-            allow_redirects=False,
-        )
+    def _path(self, query: str) -> str:
+        """The slices' path, quoted, with a query that is."""
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(self._cluster.namespace, safe='')}/endpointslices"
+        label = quote(f"kubernetes.io/service-name={self._cluster.service}", safe="")
+        return f"{path}?labelSelector={label}{query}"
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._connection.close()
 
 
 def _check_status(status: int, body: bytes) -> None:
@@ -200,17 +160,7 @@ def _check_status(status: int, body: bytes) -> None:
         return
     if status == 410:
         raise ApiGone
-    hint = ""
-    if status in (401, 403):
-        hint = "; the router's ServiceAccount needs a Role with list and watch on endpointslices.discovery.k8s.io"
-    raise ApiError(f"the Kubernetes API answered {status}: {_message(body)}{hint}")
-
-
-def _message(body: bytes) -> str:
-    try:
-        return " ".join(msgspec.json.decode(body, type=_Status).message.split())[:300]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return "no Status in its body"
+    raise refusal(status, body, needs="list and watch on endpointslices.discovery.k8s.io")
 
 
 def _change(line: bytes) -> Change:

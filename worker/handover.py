@@ -2,7 +2,8 @@
 
 `POST /cache/handover {to, tokens_max?, timeout_s?}` makes this worker send its prefixes to the workers at `to`, each
 prefix to one of them; `POST /cache/adopt` is what it sends: token paths with their namespaces' chains, which the taker
-computes like a prefix hint, after all requests of users. `GET /cache/load` is the load, for scaling.
+computes like a prefix hint, after all requests of users. `GET /cache/load` is the load, for scaling; `GET /cache/worth`
+is what the cache is worth, for whoever chooses which worker leaves.
 
 Keeps true: only the fleet's token opens these; a taker of another vocabulary or secret refuses; nothing takes longer
 than its time; users' requests go first. Does not know why it is asked (a scale-in, a newcomer).
@@ -28,6 +29,7 @@ from trieway.serving.errors import ApiError, BadRequest
 from trieway.serving.http import header_map
 from trieway.serving.wire_errors import bad_json
 from trieway.worker.core.legacy import Allowance, Prefix, most_valuable, shares
+from trieway.worker.core.worth import Ages, worth_tokens
 from trieway.worker.prompts import Codec, Prompt
 from trieway.worker.service import Service
 
@@ -71,7 +73,7 @@ class _Gift(msgspec.Struct):
 
 
 class Handover:
-    """The three routes. `codec` tokenises, to tell generated paths from those that a text would take anew."""
+    """The four routes. `codec` tokenises, to tell generated paths from those that a text would take anew."""
 
     def __init__(self, service: Service, codec: Codec, feed_token: str) -> None:
         self._service = service
@@ -79,12 +81,14 @@ class Handover:
         self._table = codec.token_bytes
         self._feed_token = feed_token
         self._allowance = Allowance(round(service.card.kv_tokens * SHARE_OF_TAKER))
+        self._ages = Ages()
 
     def routes(self) -> list[Route]:
         return [
             Route("/cache/handover", self.give, methods=["POST"]),
             Route("/cache/adopt", self.adopt, methods=["POST"]),
             Route("/cache/load", self.load, methods=["GET"]),
+            Route("/cache/worth", self.worth, methods=["GET"]),
         ]
 
     async def load(self, request: Request) -> Response:
@@ -92,6 +96,15 @@ class Handover:
         require_fleet(header_map(request.scope), self._feed_token)
         started, queue_ms = self._service.metrics.queue_sums()
         return _json({**asdict(self._service.load()), "started_total": started, "queue_ms_total": queue_ms})
+
+    async def worth(self, request: Request) -> Response:
+        """The cache's tokens, each the less the longer it was not used; and how many there are."""
+        require_fleet(header_map(request.scope), self._feed_token)
+        now = asyncio.get_running_loop().time()
+        worth, cached = await self._service.engine.ask(
+            lambda stepper: (worth_tokens(stepper.cache, self._ages, now), stepper.cache.cached)
+        )
+        return _json({"worth_tokens": round(worth, 3), "cached_tokens": cached})
 
     async def give(self, request: Request) -> Response:
         """Sends prefixes away; answers how many went where. A taker that fails costs only its share."""

@@ -5,9 +5,12 @@ Keeps true: values only; everything random comes from `seed`. Does not know work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trieway.loadgen.sim.cost import CostModel, roofline
+from trieway.worker.core.policies import Rng
+from trieway.worker.core.scheduler import Scheduler
 from trieway.worker.core.sequence import PolicyName, SchedulerConfig
 
 
@@ -22,6 +25,7 @@ class WorkerSetup:
     waiting_max: int = 512
     context_max: int = 131_072
     policy: PolicyName = "lpm"
+    wait_max_s: float = 5.0
     prefix_cache: bool = True
     memory_bytes_max: int = 16 << 20
     """For the exact tokens of generated text; 0: answers that come back are tokenised anew."""
@@ -38,8 +42,13 @@ class WorkerSetup:
             running_max=self.running_max,
             waiting_max=self.waiting_max,
             policy=self.policy,
+            wait_max_s=self.wait_max_s,
             prefix_cache=self.prefix_cache,
         )
+
+    def build(self, token_bytes: Sequence[bytes], rng: Rng) -> Scheduler:
+        """The core of a new process."""
+        return Scheduler(self.scheduler(), token_bytes, rng)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """How long a worker's step takes: a roofline of a GPU and a model, or rates that `trieway calibrate` measured.
 
-Keeps true: a step with more work never takes less time. Does not know schedulers: a step is four numbers.
+Keeps true: a step with more work never takes less time. Does not know schedulers: a step is six numbers, and how many
+of the workers on the same machine compute at its beginning.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+CALIBRATION_VERSION = 2
+RATE_MAX_TOKENS_PER_S = 1e9
+"""Where prompts took no time that could be measured."""
 
 
 class CostModel(Protocol):
@@ -18,62 +23,127 @@ class CostModel(Protocol):
         """Time of a request outside the engine's steps: it is delayed by it, the engine is free."""
         ...
 
-    def step_s(self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int) -> float:
-        """Seconds of a step with so many prompt tokens, pairs of a prompt token and one that it attends to, decodes,
-        and tokens of context of all decodes together."""
+    @property
+    def machine(self) -> int:
+        """Workers that share one machine and slow each other down; 1: each has its own."""
+        ...
+
+    def step_s(
+        self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int, prefill_context: int = 0,
+        requests: int = 0, busy: float = 0.0,
+    ) -> float:  # fmt: skip
+        """Seconds of a step.
+
+        Of its prompts: tokens to compute, pairs of such a token and one that it attends to, tokens that were there
+        already. Of its decodes: how many, and their context in all. `requests`: came in since the last step. `busy`:
+        share of the neighbours that compute, 0 to 1.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """The line through a calibration's points: a fixed cost per step, each prompt token at the measured rate, each
-    decode its own cost and that of its context."""
+    """A step's time as a sum: a fixed cost, and each kind of work at its measured rate."""
 
     prefill_tokens_per_s: float
     prefill_step_s: float = 0.0
     decode_step_s: float = 0.0
     per_decode_s: float = 0.0
     per_context_token_s: float = 0.0
+    """Of decodes."""
+    per_pair_s: float = 0.0
+    per_prefill_context_s: float = 0.0
+    per_request_s: float = 0.0
+    """What reading, tokenising and answering a request takes away from the engine."""
     request_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.prefill_tokens_per_s <= 0.0:
             raise ValueError("a prefill rate must be above 0")
-        costs = (self.prefill_step_s, self.decode_step_s, self.per_decode_s, self.per_context_token_s, self.request_s)
+        costs = (
+            *(self.prefill_step_s, self.decode_step_s, self.per_decode_s, self.per_context_token_s, self.request_s),
+            *(self.per_pair_s, self.per_prefill_context_s, self.per_request_s),
+        )
         if min(costs) < 0.0 or self.decode_step_s + self.per_decode_s <= 0.0:
             raise ValueError("no cost may be negative, and a decode step must take time")
 
-    def step_s(self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int) -> float:
+    @property
+    def machine(self) -> int:
         """See CostModel."""
-        fixed = self.prefill_step_s if prefill_tokens else 0.0
-        if decodes:
-            fixed = max(fixed, self.decode_step_s)
-        decoding = decodes * self.per_decode_s + decode_context * self.per_context_token_s
-        return fixed + prefill_tokens / self.prefill_tokens_per_s + decoding
+        return 1
 
-
-def calibrated(report: Mapping[str, Any]) -> Rates:
-    """The rates in what `trieway calibrate` printed. ValueError: it is not that.
-
-    A calibrated prompt of one answer token takes `overhead_ms` beside its tokens. Of that, as much as a decode step's
-    fixed cost is the step's own; the rest (parsing, tokenising, the way there and back) leaves the engine free.
-    """
-    try:
-        prefill, decode = report["prefill"], report["decode"]
-        overhead_s = float(prefill["overhead_ms"]) / 1e3
-        step_s = max(float(decode["step_ms"]) / 1e3, 0.0)
-        return Rates(
-            prefill_tokens_per_s=float(prefill["tokens_per_s"]),
-            prefill_step_s=min(step_s, overhead_s),
-            decode_step_s=step_s,
-            per_decode_s=float(decode["per_sequence_ms"]) / 1e3,
-            per_context_token_s=float(decode["per_context_token_us"]) / 1e6,
-            request_s=max(overhead_s - step_s, 0.0),
+    def step_s(
+        self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int, prefill_context: int = 0,
+        requests: int = 0, busy: float = 0.0,
+    ) -> float:  # fmt: skip
+        """See CostModel."""
+        seconds = (
+            decodes * self.per_decode_s + decode_context * self.per_context_token_s + requests * self.per_request_s
         )
+        if not prefill_tokens:
+            return seconds + self.decode_step_s if decodes else seconds
+        fixed = max(self.prefill_step_s, self.decode_step_s) if decodes else self.prefill_step_s
+        seconds += prefill_tokens / self.prefill_tokens_per_s + prefill_pairs * self.per_pair_s
+        return fixed + seconds + prefill_context * self.per_prefill_context_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedMachine:
+    """Workers that share cores, caches or memory: as fast as `alone` while the neighbours rest, as `together` while
+    all compute, and on the straight line between while some do."""
+
+    alone: Rates
+    together: Rates
+    machine: int
+    request_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.machine < 2 or self.request_s < 0.0:
+            raise ValueError("a shared machine has two workers and more, and no cost is negative")
+
+    def step_s(
+        self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int, prefill_context: int = 0,
+        requests: int = 0, busy: float = 0.0,
+    ) -> float:  # fmt: skip
+        """See CostModel."""
+        work = (prefill_tokens, prefill_pairs, decodes, decode_context, prefill_context, requests)
+        alone_s = self.alone.step_s(*work)
+        return alone_s + busy * (self.together.step_s(*work) - alone_s) if busy else alone_s
+
+
+def calibrated(report: Mapping[str, Any]) -> Rates | SharedMachine:
+    """The rates in what `trieway calibrate` printed. ValueError: it is not that."""
+    try:
+        version = report["version"]
+        if version != CALIBRATION_VERSION:
+            raise ValueError(
+                f"the calibration is of version {version}, not {CALIBRATION_VERSION}: measure again with this release"
+            )
+        request_s = float(report["latency_ms"]) / 1e3
+        alone = _rates(report["alone"], request_s)
+        if report["together"] is None:
+            return alone
+        together = _rates(report["together"], request_s)
+        return SharedMachine(alone=alone, together=together, machine=int(report["workers"]), request_s=request_s)
     except KeyError as error:
         raise ValueError(f"the calibration has no {error}") from None
     except TypeError:
         raise ValueError("the calibration is not what `trieway calibrate` prints") from None
+
+
+def _rates(told: Mapping[str, Any], request_s: float) -> Rates:
+    step_s, token_s = float(told["step_ms"]) / 1e3, float(told["prefill_token_us"]) / 1e6
+    return Rates(
+        prefill_tokens_per_s=1.0 / token_s if token_s else RATE_MAX_TOKENS_PER_S,
+        prefill_step_s=step_s,
+        decode_step_s=step_s,
+        per_decode_s=float(told["decode_us"]) / 1e6,
+        per_context_token_s=float(told["decode_context_us"]) / 1e6,
+        per_pair_s=float(told["prefill_pair_ns"]) / 1e9,
+        per_prefill_context_s=float(told["prefill_context_us"]) / 1e6,
+        per_request_s=float(told["request_us"]) / 1e6,
+        request_s=request_s,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,8 +211,16 @@ class Roofline:
         room = self.gpus * self.gpu.memory_bytes * 0.9 - 2 * self.model.parameters
         return int(room // self.model.kv_bytes_per_token)
 
-    def step_s(self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int) -> float:
+    @property
+    def machine(self) -> int:
         """See CostModel."""
+        return 1
+
+    def step_s(
+        self, prefill_tokens: int, prefill_pairs: int, decodes: int, decode_context: int, prefill_context: int = 0,
+        requests: int = 0, busy: float = 0.0,
+    ) -> float:  # fmt: skip
+        """See CostModel. Prompts' old tokens and requests as such cost nothing of note."""
         model = self.model
         pairs = prefill_pairs + decode_context
         attention = 4.0 * pairs * model.layers * model.heads * model.head_dim

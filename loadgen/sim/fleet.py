@@ -39,6 +39,7 @@ class Fleet:
         self.watch = setup.check_every == 1
         self._rng = rng
         self._joined = 0
+        self._machines: list[list[SimWorker]] = []
         self.workers: dict[WorkerId, SimWorker] = {}
         self.routers = [
             SimRouter(f"r{index}", setup.router, self.key.seed_id, self.network, random.Random(rng.random()), self.note)
@@ -83,7 +84,17 @@ class Fleet:
         self._joined += 1
         worker = SimWorker(name, GROUP, self.key, setup, self.timeline, random.Random(self._rng.random()), self.note)
         self.workers[name] = worker
+        if setup.cost.machine > 1:
+            self._share_machine(worker, setup.cost.machine)
         return worker
+
+    def _share_machine(self, worker: SimWorker, size: int) -> None:
+        """Workers share machines in the order in which they joined."""
+        machine = self._machines[-1] if self._machines and len(self._machines[-1]) < size else []
+        if not machine:
+            self._machines.append(machine)
+        machine.append(worker)
+        worker.busy_neighbours = lambda: sum(one.computes for one in machine if one is not worker) / (size - 1)
 
     def join(self, setup: WorkerSetup, *, told: bool = True) -> SimWorker:
         """A new worker starts, and every router is told unless `tell` shall do that later."""

@@ -116,14 +116,15 @@ def steady_jump(
     return Jump({name: jobs[name] for name in running}, began, ends)
 
 
-def plan_cost(plan: Plan, cost: CostModel) -> float:
-    """Seconds of a step on a machine of normal speed."""
+def plan_cost(plan: Plan, cost: CostModel, requests: int = 0, busy: float = 0.0) -> float:
+    """Seconds of a step on a machine of normal speed; `requests` and `busy` as CostModel has them."""
     decodes = plan.decode_tokens
-    context = pairs = 0
+    context = pairs = before = 0
     for at, work in enumerate(plan.work):
         if at < decodes:
             context += work.start + 1
         else:
             count = len(work.tokens)
+            before += work.start
             pairs += count * work.start + count * (count + 1) // 2
-    return cost.step_s(plan.prefill_tokens, pairs, decodes, context)
+    return cost.step_s(plan.prefill_tokens, pairs, decodes, context, before, requests, busy)

@@ -22,7 +22,6 @@ from trieway.meta_tree.frames import Buckets, Frame
 from trieway.meta_tree.ids import GroupId, WorkerId
 from trieway.meta_tree.publisher import Publisher
 from trieway.worker.core.memory import GeneratedMemory
-from trieway.worker.core.scheduler import Scheduler
 from trieway.worker.core.sequence import Outcome, Plan, Request
 
 if TYPE_CHECKING:
@@ -51,15 +50,22 @@ class SimWorker:
         """Hashes of all texts that this incarnation may have computed, if anybody wants to check hits against them."""
         self.strays = 0
         """Hits on text that nobody had computed."""
+        self.busy_neighbours: Callable[[], float] = _nobody
         self._key = key
         self._timeline = timeline
         self._rng = rng
         self._note = note
         self._turn = 0
         self._hints = 0
+        self._came = 0  # requests since the last step
         self._plan: Plan | None = None
         self._jump: Jump | None = None
         self._codec = tokenizer()
+
+    @property
+    def computes(self) -> bool:
+        """Whether a step is under way."""
+        return self._plan is not None or self._jump is not None
 
     # Life.
 
@@ -70,8 +76,9 @@ class SimWorker:
         self.epoch = max(self.epoch + 1, int(self.clock.now() * 1000) + 1)
         self.up = self.touched = True
         self._turn += 1
+        self._came = 0
         self._plan = self._jump = None
-        self.scheduler = Scheduler(self.setup.scheduler(), self._codec.table, random.Random(self._rng.random()))
+        self.scheduler = self.setup.build(self._codec.table, random.Random(self._rng.random()))
         self.publisher = Publisher(
             epoch=self.epoch,
             seed_id=self._key.seed_id,
@@ -147,6 +154,7 @@ class SimWorker:
         """A request is read and tokenised: queue it, or refuse it."""
         self._settle()
         self.touched = True
+        self._came += 1
         ask = exchange.ask
         tokens = self._encode(ask)
         request = Request(
@@ -208,10 +216,12 @@ class SimWorker:
     # Steps.
 
     def _wake(self) -> None:
-        if self._plan is not None or self._jump is not None or not self.scheduler.has_work():
+        if self.computes or not self.scheduler.has_work():
             return
         now = self._timeline.now
-        self._jump = steady_jump(self.scheduler, self.jobs, self.setup.cost, now, self.speed)
+        # What requests took of the engine, and what neighbours do to it, is known step by step.
+        if not self._came and self.setup.cost.machine == 1:
+            self._jump = steady_jump(self.scheduler, self.jobs, self.setup.cost, now, self.speed)
         if self._jump is None:
             self._begin(now)
             return
@@ -226,7 +236,8 @@ class SimWorker:
         if self.seen is not None:
             self._watch(plan)
         if ends is None:
-            ends = began + plan_cost(plan, self.setup.cost) / self.speed
+            ends = began + plan_cost(plan, self.setup.cost, self._came, self.busy_neighbours()) / self.speed
+            self._came = 0
         self._turn += 1
         self._timeline.at(ends, self._commit, self._turn)
 
@@ -309,3 +320,7 @@ class SimWorker:
             if blocks and hashes[blocks - 1] not in self.seen:
                 self.strays += 1
             self.seen.update(hashes)
+
+
+def _nobody() -> float:
+    return 0.0

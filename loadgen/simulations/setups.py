@@ -14,7 +14,7 @@ from trieway.loadgen.errors import LoadError
 from trieway.loadgen.reports.slo import Slo, parse_slo
 from trieway.loadgen.runs.options import seconds, settings_of
 from trieway.loadgen.sim.config import FleetSetup, NetworkSetup, RouterSetup, WorkerSetup
-from trieway.loadgen.sim.cost import Rates, calibrated, roofline
+from trieway.loadgen.sim.cost import Rates, SharedMachine, calibrated, roofline
 from trieway.loadgen.sources import load
 from trieway.loadgen.vocabulary import Workload
 from trieway.router.core import POLICIES
@@ -22,6 +22,8 @@ from trieway.router.core import POLICIES
 FLEET_MAX = 4096
 CALIBRATED_KV_TOKENS = 32_768
 """A real worker's default."""
+DELAY, JITTER = "0.3ms", "0.2ms"
+"""Of messages; what a calibration measured holds the ways between the processes already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,8 @@ def play_of(asked: argparse.Namespace, *, policy: str, workers: int) -> Play:
     if policy not in POLICIES:
         raise LoadError(f"no policy named {policy!r}; there are {', '.join(POLICIES)}")
     worker = _worker(asked)
-    network = NetworkSetup(delay_s=seconds(asked.delay, "delay"), jitter_s=seconds(asked.jitter, "jitter"))
+    delay, jitter = _ways(asked)
+    network = NetworkSetup(delay_s=seconds(delay, "delay"), jitter_s=seconds(jitter, "jitter"))
     fleet = FleetSetup(
         seed=asked.seed,
         workers=(worker,) * workers,
@@ -102,6 +105,12 @@ def play_of(asked: argparse.Namespace, *, policy: str, workers: int) -> Play:
     )
 
 
+def _ways(asked: argparse.Namespace) -> tuple[str, str]:
+    """Delay and jitter, as given or by default."""
+    delay, jitter = ("0", "0") if asked.calibration is not None else (DELAY, JITTER)
+    return asked.delay or delay, asked.jitter or jitter
+
+
 def _worker(asked: argparse.Namespace) -> WorkerSetup:
     try:
         if asked.calibration is not None:
@@ -125,7 +134,7 @@ def _worker(asked: argparse.Namespace) -> WorkerSetup:
     return setup
 
 
-def _calibration(path: Path) -> Rates:
+def _calibration(path: Path) -> Rates | SharedMachine:
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -141,6 +150,7 @@ def _config(asked: argparse.Namespace, policy: str, workers: int, worker: Worker
     named = {"calibration": str(asked.calibration)} if asked.calibration is not None else {}
     if not named:
         named = {"gpu": asked.gpu, "gpus": asked.gpus, "model": asked.model}
+    delay, jitter = _ways(asked)
     return {
         **named,
         "workers": workers,
@@ -153,8 +163,8 @@ def _config(asked: argparse.Namespace, policy: str, workers: int, worker: Worker
         "worker_policy": worker.policy,
         "prefix_cache": worker.prefix_cache,
         "cache_tokens": worker.kv_tokens * workers,
-        "delay": asked.delay,
-        "jitter": asked.jitter,
+        "delay": delay,
+        "jitter": jitter,
         "arrivals": asked.arrivals,
         "rate_counts": "sessions" if asked.per_session else "calls",
         "duration": asked.duration,

@@ -54,10 +54,10 @@ def build_parser() -> Parser:
     add_flags(router, RouterConfig)
     router.set_defaults(run=commands.router)
 
-    calibrate = command("calibrate", "measure a worker's prefill rate and decode step; prints JSON")
-    _add_server(calibrate, "a worker")
+    calibrate = command("calibrate", "measure what a worker's time goes into, for `sim`; prints JSON")
+    _add_server(calibrate, "a worker, or of a router in front of several that share a machine")
     calibrate.add_argument("--model", help="model to ask for; default: the first one served")
-    calibrate.add_argument("--repeats", type=_positive, default=3, help="measurements of each point (default: 3)")
+    calibrate.add_argument("--repeats", type=_positive, default=2, help="measurements of each mix of work (default: 2)")
     calibrate.set_defaults(run=commands.calibrate)
 
     tree = command("tree", "the router's meta-tree: who holds how much, and how sure it is")

@@ -22,6 +22,7 @@ class StandInServer(http.server.ThreadingHTTPServer):
     """Counts five characters as a token, remembers prompts, answers `a b c ...`; keeps what it was asked."""
 
     daemon_threads = False
+    request_queue_size = 256
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -32,6 +33,12 @@ class StandInServer(http.server.ThreadingHTTPServer):
         self.context_tokens_max = 100_000
         self.usage_reported = True
         self.break_streams = False
+        self.names = ("w0",)
+        """Workers that streams come from, in turn."""
+        self.counts_steps = False
+        self.steps = 0
+        self.fails_after: int | None = None
+        """Completions that are answered; the others get a 500."""
 
     @property
     def url(self) -> str:
@@ -66,6 +73,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(*self.server.canned[self.path])
         elif self.path == "/v1/models":
             self.answer(200, {"object": "list", "data": [{"id": "stand-in"}]})
+        elif self.path == "/metrics" and self.server.counts_steps:
+            self.answer(200, f"trieway_worker_step_seconds_count {self.server.steps}.0\n".encode())
         else:
             self.answer(404, {"error": {"message": "no such thing"}})
 
@@ -86,12 +95,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(prompt) // CHARS_PER_TOKEN > self.server.context_tokens_max:
             self.answer(400, {"error": {"message": "too long"}})
             return
+        if self.server.fails_after is not None and len(self.server.seen) >= self.server.fails_after:
+            self.answer(500, {"error": {"message": "broken"}})
+            return
         usage = self.server.usage(prompt, body["max_tokens"])
+        self.server.steps += body["max_tokens"]
         if not body.get("stream"):
             self.answer(200, {"choices": [{"text": "a"}], "usage": usage})
             return
         self.send_response(200)
-        self.send_header("x-trieway-worker", "w0")
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("x-trieway-worker", self.server.names[len(self.server.seen) % len(self.server.names)])
         self.send_header("x-trieway-predicted-tokens", "7")
         self.end_headers()
         for number in range(body["max_tokens"]):

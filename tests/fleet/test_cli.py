@@ -16,6 +16,7 @@ import yaml
 
 from tests.fleet.conftest import StandInServer
 from trieway import __version__, cli
+from trieway.fleet import mixes
 from trieway.fleet.models import check_there
 from trieway.serving.config import ConfigError, RouterConfig, UpConfig, WorkerConfig
 from trieway.worker.models.errors import ModelNotFound
@@ -242,11 +243,16 @@ def test_demo_prints_its_table_on_stdout_and_progress_on_stderr(server: StandInS
     assert "chat, turn 4 of 4" in err
 
 
-def test_calibrate_prints_json_alone_on_stdout(server: StandInServer, capsys: Output) -> None:
+def test_calibrate_prints_json_alone_on_stdout(
+    server: StandInServer, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixes, "MIX_S", 0.02)
+    monkeypatch.setattr(mixes, "REQUESTS_MAX", 50)
     assert cli.main(["calibrate", server.url, "--repeats", "1"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["model"] == "stand-in"
-    assert all(point["ms"] == round(point["ms"], 3) for point in found["prefill"]["points"])
+    assert found["together"] is None
+    assert {"users", "prompt", "seconds", "fitted_seconds"} <= found["alone"]["points"][0].keys()
 
 
 def test_nothing_there_is_one_line(capsys: Output) -> None:

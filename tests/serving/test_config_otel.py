@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trieway.serving.config import ConfigError, RouterConfig, UpConfig, WorkerConfig
-from trieway.serving.config_load import load, show, to_flags
+from trieway.serving.config import ConfigError, RouterConfig, UpConfig
+from trieway.serving.config_load import add_flags, load, show, to_flags
 from trieway.serving.otlp import sampling
 from trieway.serving.tracing import Sampling
 
@@ -82,7 +83,7 @@ def test_what_cannot_be_had_is_refused_by_name(environ: dict[str, str], word: st
 def test_the_traces_protocol_wins_and_arguments_of_other_samplers_are_none_of_ours() -> None:
     both = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
     other = {"OTEL_TRACES_SAMPLER": "parentbased_always_on", "OTEL_TRACES_SAMPLER_ARG": "whatever"}
-    assert router(BASE | both | other).trace_sample_ratio == 1.0
+    assert router(BASE | both | other).trace_sample_ratio is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,19 @@ def test_a_fleet_hands_it_to_its_processes() -> None:
     assert (config.router.trace_service_name, config.worker.trace_service_name) == (None, "w")
     flags = to_flags(config.worker)
     assert "--otlp-endpoint=http://collector:4318/v1/traces" in flags
-    assert isinstance(config.worker, WorkerConfig)
+
+
+def test_flags_for_a_process_elsewhere_leave_its_own_environment_its_word() -> None:
+    said = BASE | {"OTEL_TRACES_SAMPLER": "always_off", "OTEL_SERVICE_NAME": "there"}
+    flags = to_flags(RouterConfig())
+    parser = argparse.ArgumentParser()
+    add_flags(parser, RouterConfig)
+    there = load(RouterConfig, flags=vars(parser.parse_args(flags)), environ=said)
+    assert (there.otlp_endpoint, there.trace_sampler, there.trace_service_name) == (
+        "http://collector:4318/v1/traces",
+        "always_off",
+        "there",
+    )
 
 
 def test_credentials_do_not_show() -> None:

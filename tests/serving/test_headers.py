@@ -58,7 +58,6 @@ def test_no_value_raises(value: str | bytes) -> None:
         headers.render_time(value)
         headers.token_count(value)
         headers.session_id(value)
-        headers.traceparent(value)
         assert headers.request_id(value)
 
 
@@ -70,14 +69,6 @@ def test_request_ids() -> None:
         assert made != headers.request_id(value)
     assert headers.session_id("s" * 256) == "s" * 256
     assert headers.session_id("s" * 257) is None
-
-
-def test_traceparent() -> None:
-    good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    assert headers.traceparent(good) == good
-    assert headers.traceparent(good.upper()) is None
-    assert headers.traceparent(good + "x") is None
-    assert headers.traceparent(None) is None
 
 
 def test_render_time_is_whole_seconds() -> None:

@@ -6,10 +6,23 @@ import random
 from collections.abc import Sequence
 
 from trieway.loadgen.sim.config import FleetSetup, NetworkSetup, WorkerSetup
-from trieway.loadgen.sim.cost import Rates
+from trieway.loadgen.sim.cost import CALIBRATION_VERSION, Rates
 from trieway.loadgen.vocabulary import AnswerOf, Call, Filler, Message, Workload
 
 RATES = Rates(prefill_tokens_per_s=8000.0, prefill_step_s=0.005, decode_step_s=0.01, per_decode_s=0.0005)
+
+
+def calibration(*, workers: int = 1, slower: float = 1.0) -> dict[str, object]:
+    """What `trieway calibrate` prints, but for its points. `slower`: by what factor neighbours slow each other."""
+    costs = {
+        "step_ms": 12.0, "request_us": 2000.0, "prefill_token_us": 600.0, "prefill_pair_ns": 400.0,
+        "prefill_context_us": 8.0, "decode_us": 900.0, "decode_context_us": 3.0,
+    }  # fmt: skip
+    beside = {name: cost * slower for name, cost in costs.items()}
+    return {
+        "version": CALIBRATION_VERSION, "model": "m", "workers": workers, "repeats": 1, "latency_ms": 5.0,
+        "alone": costs, "together": beside if workers > 1 else None,
+    }  # fmt: skip
 
 
 def chats(

@@ -12,7 +12,8 @@ import pytest
 from tests.sim.support import RATES, chats, joined, one_call, setup
 from trieway.loadgen.sim import jumps
 from trieway.loadgen.sim.checks import Checks
-from trieway.loadgen.sim.config import FleetSetup, WorkerSetup
+from trieway.loadgen.sim.config import FleetSetup, RouterSetup, WorkerSetup
+from trieway.loadgen.sim.cost import SharedMachine
 from trieway.loadgen.sim.fleet import Fleet
 from trieway.loadgen.vocabulary import Filler, Hint, Workload
 from trieway.router.core import POLICIES
@@ -38,6 +39,38 @@ def test_what_a_request_needs_beside_its_steps_delays_it_alone() -> None:
     worker = WorkerSetup(kv_tokens=4096, page_size=1, cost=replace(RATES, request_s=0.1))
     (record,) = Fleet(setup(1, worker=worker), one_call(80, 2)).run()
     assert record.ttft_s == pytest.approx(0.1 + 0.004 + 0.005 + 0.01)
+
+
+def test_what_a_request_takes_of_the_engine_lengthens_the_next_step() -> None:
+    worker = WorkerSetup(kv_tokens=4096, page_size=1, cost=replace(RATES, per_request_s=0.02))
+    late = one_call(80, 2, "late", due_s=0.5)
+    busy, beside = Fleet(setup(1, worker=worker), joined(one_call(80, 100), late)).run()
+    if busy.call == "late":
+        busy, beside = beside, busy
+    assert busy.ttft_s == pytest.approx(0.004 + 0.02 + 0.005 + 0.01)
+    longest = max(gap for gap, _ in busy.gaps)
+    # The step with the other's prompt, which is cached but for its last token: one fixed cost, a decode, the request.
+    assert longest == pytest.approx(0.01 + 1 / 8000.0 + 0.0005 + 0.02)
+    assert beside.ttft_s is not None
+    assert beside.ttft_s > longest
+
+
+def test_neighbours_on_one_machine_slow_each_other() -> None:
+    shared = SharedMachine(alone=RATES, together=replace(RATES, decode_step_s=0.03), machine=2)
+    pair = joined(one_call(80, 50, "a"), one_call(80, 50, "b"))
+
+    def tokens_s(workers: int, workload: Workload) -> float:
+        worker = WorkerSetup(kv_tokens=4096, page_size=1, cost=shared)
+        config = replace(setup(workers, worker=worker), router=RouterSetup(policy="round_robin"))
+        records = Fleet(config, workload).run()
+        return max((record.e2e_s or 0.0) - (record.ttft_s or 0.0) for record in records)
+
+    alone_s = tokens_s(2, one_call(80, 50))
+    assert alone_s == pytest.approx(49 * 0.0105)
+    assert tokens_s(2, pair) == pytest.approx(49 * 0.0305, rel=0.05)
+    # The third and the fourth worker are on the next machine.
+    four = joined(pair, one_call(80, 50, "c"), one_call(80, 50, "d"))
+    assert tokens_s(4, four) == pytest.approx(49 * 0.0305, rel=0.05)
 
 
 def test_an_answer_that_is_not_streamed_comes_at_once() -> None:

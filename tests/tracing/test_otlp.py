@@ -177,6 +177,25 @@ def test_without_the_package_there_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     assert "\n" not in str(mistake.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"), ("OTEL_RESOURCE_ATTRIBUTES", "no-equals-sign")],
+)
+def test_an_environment_that_makes_no_sense_is_told_in_one_line(
+    collector: Collector, log: Log, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    told: list[str] = []
+    try:
+        with tracing(config(collector.url), "router"):
+            told += [line for line in log() if " warning router trieway.serving.otlp OpenTelemetry's environ" in line]
+    except ConfigError as error:  # what some releases refuse, others pass over
+        told.append(str(error))
+    (line,) = told
+    assert value in line
+    assert "\n" not in line
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

@@ -95,6 +95,19 @@ def test_a_stranger_takes_nothing(giver: Worker) -> None:
 def test_only_the_fleet_may(worker: Worker, path: str) -> None:
     assert worker.client.post(path, json={"to": ["http://127.0.0.1:9"]}).status_code == 401
     assert worker.client.get("/cache/load").status_code == 401
+    assert worker.client.get("/cache/worth").status_code == 401
+
+
+def test_a_worker_says_what_its_cache_is_worth(giver: Worker) -> None:
+    def worth() -> dict[str, float]:
+        found: dict[str, float] = giver.client.get("/cache/worth", headers=giver.bearer()).json()
+        return found
+
+    assert worth() == {"worth_tokens": 0.0, "cached_tokens": 0}
+    giver.complete(PROMPT, max_tokens=1)
+    after = worth()
+    assert after["cached_tokens"] == giver.stats().kv_cached > 0
+    assert 0.9 * after["cached_tokens"] <= after["worth_tokens"] <= after["cached_tokens"], "just used"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,11 @@ class RadixCache:
     def evictable(self) -> int:
         return self.cached - self.protected
 
+    @property
+    def uses(self) -> int:
+        """How often it was used since the start; a node's marks say at which use."""
+        return self._tick
+
     # Reading
 
     def match(self, chain: Chain, tokens: Tokens, limit: int) -> Match:

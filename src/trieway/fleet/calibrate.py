@@ -1,155 +1,148 @@
-"""`trieway calibrate URL`: how fast one worker computes prompts and answers, measured from outside.
+"""`trieway calibrate URL`: what a worker's time goes into, measured from outside, alone and with its neighbours busy.
 
-It keeps true that every prompt is new to the cache, that a rate is fitted over several lengths (so the fixed cost of a
-request is apart from it), and that a decode step is timed only while all streams of its batch run. It assumes that
-nobody else uses the worker meanwhile; a router's URL gives one worker's figures only if it has one worker.
+It drives the server with small mixes of work (mixes.py) and explains how long they took by how much of each kind of
+work they were (fitting.py). Behind a router with several workers it does so twice: on one worker alone, asked directly,
+and on all at once through the router. The second is how they work in earnest: with the router, the client and each
+other on the same machine. It keeps true that nothing is fitted to but these mixes. It assumes that nobody else uses the
+fleet meanwhile, and that all its workers are alike.
 """
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-import httpx
-
-from trieway.fleet.client import Streamed, ask, connect, model_of, stream
+from trieway.fleet.client import read_key
 from trieway.fleet.console import Console
 from trieway.fleet.errors import CommandError
-from trieway.fleet.fitting import Decode, DecodePoint, Prefill, PrefillPoint, fit_decode, fit_prefill
+from trieway.fleet.fitting import Costs, fit
+from trieway.fleet.mixes import MIXES, Bench, Mix, Work
 from trieway.fleet.options import Access
-from trieway.fleet.prose import CHARS_PER_TOKEN, prose
+from trieway.loadgen.client.dialect import Dialect
+from trieway.loadgen.client.target import Access as TargetAccess
+from trieway.loadgen.client.target import Target
+from trieway.loadgen.client.url import parse_url
+from trieway.loadgen.records import Record
+from trieway.loadgen.sim.cost import CALIBRATION_VERSION
 
-REPORT_VERSION = 1
-PREFILL_TOKENS = (64, 256, 512, 1024)
-DECODE_SHAPES = ((1, 32), (2, 32), (4, 32), (8, 32), (1, 1024), (8, 512))
-"""Batches as (streams, prompt tokens of each)."""
-DECODE_TOKENS = 33
-REPEATS = 3
+POINTS_MIN = 7
+"""As many as there are costs."""
+LONE_TOKENS = (16, 64)
+Play = Callable[[Mix], Awaitable[list[Work] | None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Costs, and the points they were fitted to."""
+
+    costs: Costs
+    points: tuple[Work, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; a point says what it was and how well it is explained."""
+        costs = {name: round(value, 4) for name, value in asdict(self.costs).items()}
+        return {**costs, "points": [self._point(point) for point in self.points]}
+
+    def _point(self, point: Work) -> dict[str, Any]:
+        plain = asdict(point)
+        return {
+            **plain.pop("mix"),
+            **plain,
+            "seconds": round(point.seconds, 4),
+            "fitted_seconds": round(self.costs.seconds(point), 4),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """The whole report."""
+    """The whole report. `latency_ms`: what a lone request takes through the server beyond the engine's own work, which
+    it is delayed by while the engine is free. `together`: None for a single worker."""
 
-    version: int
     model: str
+    workers: int
     repeats: int
-    prefill: Prefill
-    decode: Decode
+    latency_ms: float
+    alone: Measured
+    together: Measured | None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`, rounded to what a measurement can tell."""
-        return {key: _rounded(value) for key, value in asdict(self).items()}
-
-
-def _rounded(value: Any) -> Any:
-    match value:
-        case float():
-            return round(value, 3)
-        case dict():
-            return {key: _rounded(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_rounded(each) for each in value]
-    return value
+        """Plain values for `json.dumps`."""
+        return {
+            "version": CALIBRATION_VERSION,
+            "model": self.model,
+            "workers": self.workers,
+            "repeats": self.repeats,
+            "latency_ms": round(self.latency_ms, 3),
+            "alone": self.alone.as_json(),
+            "together": None if self.together is None else self.together.as_json(),
+        }
 
 
 async def calibrate(access: Access, model: str | None, repeats: int, console: Console) -> Calibration:
-    """Measure the server at `access`. Raises CommandError."""
-    async with connect(access.url, access.key_file) as client:
-        name = await model_of(client, model)
-        await _prompt(client, name, 64)  # one-off costs of a fresh process
-        prompts = [await _prefill(client, name, size, repeats, console) for size in PREFILL_TOKENS]
-        prefill = [point for point in prompts if point is not None]
-        if len({point.tokens for point in prefill}) < 2:
-            raise CommandError(
-                f"{access.url} took prompts of fewer than two lengths; its context is too short to measure"
-            )
-        batches = [await _decode(client, name, shape, repeats, console) for shape in DECODE_SHAPES]
-        decode = [point for point in batches if point is not None]
-        if not decode:
-            raise CommandError(f"{access.url} streamed no batch of answers to its end; try again when it is idle")
+    """Measure the server at `access`. Raises CommandError, LoadError."""
+    key = read_key(access.key_file).get("authorization", "").removeprefix("Bearer ") or None
+    url = parse_url(access.url)
+    async with Target(TargetAccess(url=url, key=key, admin_key=key)) as target:
+        dialect = Dialect(url=url, model=await target.model(model), key=key)
+        await target.probe(dialect, stream=True, usage_needed=True)
+        bench = Bench(target, dialect, await target.backends())
+        await bench.one_alone(MIXES[0])  # one-off costs of a fresh process
+        lone: list[Record] = []
+
+        async def one_alone(mix: Mix) -> list[Work] | None:
+            for tokens in LONE_TOKENS:  # in between, so that both see the same machine
+                lone.extend(await bench.lone_prompt(tokens))
+            return await bench.one_alone(mix)
+
+        alone = await _measured(one_alone, "one worker alone", repeats, console)
+        together = None
+        if len(bench.backends) > 1:
+            together = await _measured(bench.all_together, "all workers", repeats, console)
+        latency_ms = _latency_ms(lone, alone.costs)
     console.clear()
     return Calibration(
-        version=REPORT_VERSION,
-        model=name,
+        model=dialect.model,
+        workers=len(bench.backends),
         repeats=repeats,
-        prefill=fit_prefill(prefill),
-        decode=fit_decode(decode),
+        latency_ms=latency_ms,
+        alone=alone,
+        together=together,
     )
 
 
-def _fresh(tokens: int) -> str:
-    return prose(secrets.randbits(48), int(tokens * CHARS_PER_TOKEN))
+async def _measured(play: Play, whose: str, repeats: int, console: Console) -> Measured:
+    points: list[Work] = []
+    refused: set[Mix] = set()
+    for turn in range(repeats):
+        for number, mix in enumerate(MIXES, 1):
+            if mix in refused:
+                continue
+            console.step(f"{whose}, round {turn + 1} of {repeats}, mix {number} of {len(MIXES)}: {_words(mix)}")
+            found = await play(mix)
+            if found is None:
+                refused.add(mix)
+            else:
+                points += found
+    if len(points) < POINTS_MIN:
+        raise CommandError(f"only {len(points)} mixes of work could be measured; the server's context is too short")
+    return Measured(costs=fit(points), points=tuple(points))
 
 
-async def _prompt(client: httpx.AsyncClient, model: str, tokens: int) -> tuple[int, float]:
-    """One new prompt and one token of answer: (prompt tokens computed, seconds)."""
-    body = {"model": model, "prompt": _fresh(tokens), "max_tokens": 1, "temperature": 0}
-    began = time.perf_counter()
-    answer = await ask(client, "POST", "/v1/completions", body)
-    took_s = time.perf_counter() - began
-    usage = answer["usage"]
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return int(usage["prompt_tokens"]) - int(cached), took_s
+def _words(mix: Mix) -> str:
+    shared = f" after {mix.shared:,} shared ones" if mix.shared else ""
+    return f"{mix.users} at a time, {mix.prompt} new tokens{shared}, {mix.output} of answer"
 
 
-async def _prefill(
-    client: httpx.AsyncClient, model: str, tokens: int, repeats: int, console: Console
-) -> PrefillPoint | None:
-    console.step(f"prefill of about {tokens:,} tokens, {repeats} times")
-    try:
-        taken = [await _prompt(client, model, tokens) for _ in range(repeats)]
-    except CommandError as error:
-        if "answered 400" in str(error):
-            return None  # longer than the model's context
-        raise
-    computed = round(median(count for count, _ in taken))
-    return PrefillPoint(tokens=computed, ms=median(took_s for _, took_s in taken) * 1e3)
+def _latency_ms(lone: Sequence[Record], costs: Costs) -> float:
+    """What lone prompts took beyond what the costs explain."""
+    beyond = [record.ttft_s - costs.seconds(_lone(record.prompt_tokens or 0)) for record in lone if record.ttft_s]
+    return max(median(beyond), 0.0) * 1e3 if beyond else 0.0
 
 
-async def _decode(
-    client: httpx.AsyncClient, model: str, shape: tuple[int, int], repeats: int, console: Console
-) -> DecodePoint | None:
-    batch, tokens = shape
-    console.step(f"decode of {batch} at a time after {tokens:,} tokens, {repeats} times")
-    taken = []
-    for _ in range(repeats):
-        streams = [_long_answer(client, model, _fresh(tokens)) for _ in range(batch)]
-        try:
-            answers = await asyncio.gather(*streams)
-        except CommandError as error:
-            if "answered 400" in str(error):
-                return None
-            raise
-        if (step_s := step_seconds(answers)) is not None:
-            taken.append((step_s, sum(answer.prompt_tokens for answer in answers) / batch + DECODE_TOKENS / 2))
-    if not taken:
-        return None
-    context = round(median(context for _, context in taken))
-    return DecodePoint(batch=batch, context_tokens=context, step_ms=median(step_s for step_s, _ in taken) * 1e3)
-
-
-async def _long_answer(client: httpx.AsyncClient, model: str, prompt: str) -> Streamed:
-    body = {"model": model, "prompt": prompt, "max_tokens": DECODE_TOKENS, "temperature": 0, "ignore_eos": True}
-    return await stream(client, "/v1/completions", body)
-
-
-def step_seconds(answers: Sequence[Streamed]) -> float | None:
-    """Mean time of a decode step while all streams ran: tokens a stream got between the last start and the first end.
-    None where they did not run together."""
-    starts = max(answer.sent_at_s + answer.arrivals_s[0] for answer in answers)
-    ends = min(answer.sent_at_s + answer.arrivals_s[-1] for answer in answers)
-    steps = []
-    for answer in answers:
-        times = [answer.sent_at_s + arrival for arrival in answer.arrivals_s]
-        inside = [moment for moment in times if starts <= moment <= ends]
-        if len(inside) < 2 or answer.completion_tokens < 2:
-            return None
-        tokens_each = (answer.completion_tokens - 1) / (len(times) - 1)  # a piece may hold more than one token
-        steps.append((inside[-1] - inside[0]) / ((len(inside) - 1) * tokens_each))
-    return median(steps)
+def _lone(tokens: int) -> Work:
+    return Work(
+        mix=Mix(users=1, prompt=tokens), seconds=0.0, steps=1, requests=1, prefill_tokens=tokens,
+        prefill_pairs=tokens * (tokens + 1) // 2, prefill_context=0, decodes=0, decode_context=0,
+    )  # fmt: skip

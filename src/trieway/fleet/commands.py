@@ -120,8 +120,9 @@ def calibrate(asked: argparse.Namespace) -> int:
     """`trieway calibrate`."""
     from trieway.fleet.calibrate import calibrate as run
     from trieway.fleet.console import Console
+    from trieway.loadgen.client.loop import run_loop
 
-    found = asyncio.run(run(_access(asked), asked.model, asked.repeats, Console()))
+    found = run_loop(run(_access(asked), asked.model, asked.repeats, Console()))  # as the load generator runs
     print(json.dumps(found.as_json(), indent=2))
     return EXIT_DONE
 

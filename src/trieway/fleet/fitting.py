@@ -1,81 +1,93 @@
-"""From measured points to rates: least squares in plain Python, for a handful of points.
+"""From what mixes of work took to what each kind of work costs: least squares in plain Python, for a few dozen points.
 
-It keeps true that no fitted cost is negative: work never makes a step faster, so a negative slope is noise and reads 0.
+Keeps true: no fitted cost is negative (work never makes a step faster, so a negative one is noise and reads 0); a point
+counts by its relative error, and one far from all others hardly. Does not know how the points were measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-RATE_MAX_TOKENS_PER_S = 1e9
+from trieway.fleet.mixes import Work
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefillPoint:
-    """Prompts of one length: tokens really computed, and the median time until the answer's only token."""
-
-    tokens: int
-    ms: float
+ROUNDS = 8
+"""Of weighing points anew by how far off they were."""
+USUAL_ERROR = 0.02
+"""Relative; points with up to twice as much count in full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DecodePoint:
-    """One batch: streams that ran together, their mean context, the mean time of a step."""
-
-    batch: int
-    context_tokens: int
-    step_ms: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prefill:
-    """ms = overhead_ms + tokens / tokens_per_s, fitted over `points`."""
-
-    tokens_per_s: float
-    overhead_ms: float
-    points: tuple[PrefillPoint, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decode:
-    """step ms = step_ms + per_sequence_ms * batch + per_context_token_us / 1000 * (batch * context), fitted."""
+class Costs:
+    """What a worker's time goes into; seconds = the sum of each times its count. `error`: median of the points'
+    relative errors."""
 
     step_ms: float
-    per_sequence_ms: float
-    per_context_token_us: float
-    points: tuple[DecodePoint, ...]
+    request_us: float
+    prefill_token_us: float
+    prefill_pair_ns: float
+    prefill_context_us: float
+    decode_us: float
+    decode_context_us: float
+    error: float
+
+    def seconds(self, work: Work) -> float:
+        """Of this work."""
+        return sum(cost * count for cost, count in zip(self._each_s(), _counts(work), strict=True))
+
+    def _each_s(self) -> tuple[float, ...]:
+        return (
+            self.step_ms / 1e3, self.request_us / 1e6, self.prefill_token_us / 1e6, self.prefill_pair_ns / 1e9,
+            self.prefill_context_us / 1e6, self.decode_us / 1e6, self.decode_context_us / 1e6,
+        )  # fmt: skip
 
 
-def fit_prefill(points: Sequence[PrefillPoint]) -> Prefill:
-    """Least squares of time over tokens; at least two different lengths."""
-    overhead, slope = least_squares([(1.0, float(point.tokens)) for point in points], [point.ms for point in points])
-    return Prefill(
-        tokens_per_s=1e3 / slope if slope > 1e3 / RATE_MAX_TOKENS_PER_S else RATE_MAX_TOKENS_PER_S,
-        overhead_ms=max(0.0, overhead),
-        points=tuple(points),
+def _counts(work: Work) -> tuple[float, ...]:
+    """In the order of Costs."""
+    return (
+        float(work.steps), float(work.requests), float(work.prefill_tokens), float(work.prefill_pairs),
+        float(work.prefill_context), float(work.decodes), float(work.decode_context),
+    )  # fmt: skip
+
+
+def fit(points: Sequence[Work]) -> Costs:
+    """The costs that explain the points best. What they cannot tell apart goes to the cost that comes first."""
+    rows = [[count / point.seconds for count in _counts(point)] for point in points]
+    weights = [1.0] * len(points)
+    for _ in range(ROUNDS):
+        found = _not_negative(rows, weights)
+        errors = [abs(sum(a * b for a, b in zip(row, found, strict=True)) - 1.0) for row in rows]
+        usual = 2.0 * max(median(errors), USUAL_ERROR)
+        weights = [min(1.0, usual / error) if error else 1.0 for error in errors]
+    step, request, token, pair, before, decode, context = found
+    return Costs(
+        step_ms=step * 1e3,
+        request_us=request * 1e6,
+        prefill_token_us=token * 1e6,
+        prefill_pair_ns=pair * 1e9,
+        prefill_context_us=before * 1e6,
+        decode_us=decode * 1e6,
+        decode_context_us=context * 1e6,
+        error=median(errors),
     )
 
 
-def fit_decode(points: Sequence[DecodePoint]) -> Decode:
-    """Least squares over (batch, batch * context); what too few points cannot tell is 0, and so is what comes out
-    negative (no step gets faster by more work: that is noise)."""
-    rows = [(1.0, float(point.batch), float(point.batch * point.context_tokens)) for point in points]
-    times = [point.step_ms for point in points]
-    columns = [0, 1, 2]
+def _not_negative(rows: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
+    """Least squares towards 1 in every row; the worst of the negative columns is left out until none is negative."""
+    columns = list(range(len(rows[0])))
     while True:
-        values = least_squares([tuple(row[column] for column in columns) for row in rows], times)
-        negative = [column for column, value in zip(columns, values, strict=True) if value < 0 and column > 0]
-        if not negative:
+        scaled = [[row[column] * weight**0.5 for column in columns] for row, weight in zip(rows, weights, strict=True)]
+        values = least_squares(scaled, [weight**0.5 for weight in weights])
+        # How much each takes off in all tells which negative one is the worst, whatever its unit.
+        shares = [value * sum(row[column] for row in rows) for value, column in zip(values, columns, strict=True)]
+        if min(shares) >= 0.0:
             break
-        columns.remove(negative[-1])
-    found = dict(zip(columns, values, strict=True))
-    return Decode(
-        step_ms=found[0],
-        per_sequence_ms=found.get(1, 0.0),
-        per_context_token_us=found.get(2, 0.0) * 1e3,
-        points=tuple(points),
-    )
+        columns.pop(shares.index(min(shares)))
+    found = [0.0] * len(rows[0])
+    for column, value in zip(columns, values, strict=True):
+        found[column] = value
+    return found
 
 
 def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:

@@ -71,10 +71,13 @@ class ServerConfig:
         str | None, Key("URL that traces go to (OTLP, http/protobuf; /v1/traces where it has no path); default: none")
     ] = None
     otlp_headers_file: Annotated[Path | None, Key("file of headers for it, one `name=value` a line")] = None
-    trace_sampler: Annotated[TraceSampler, Key("which requests are traced, by OpenTelemetry's names")] = (
-        "parentbased_traceidratio"
-    )
-    trace_sample_ratio: Annotated[float, Key("share of the traces begun here that are kept", least=0, most=1)] = 1.0
+    trace_sampler: Annotated[
+        TraceSampler | None,
+        Key("which requests are traced, by OpenTelemetry's names; default: parentbased_traceidratio"),
+    ] = None
+    trace_sample_ratio: Annotated[
+        float | None, Key("share of the traces begun here that are kept; default: all", least=0, most=1)
+    ] = None
     trace_service_name: Annotated[
         str | None, Key("the service's name in traces; default: trieway-router or trieway-worker")
     ] = None

@@ -58,7 +58,7 @@ def _settings(config: Any) -> dict[str, Setting]:
         if typing.get_origin(hint) is not Annotated:
             continue
         kind, key = typing.get_args(hint)
-        optional = isinstance(kind, types.UnionType)
+        optional = typing.get_origin(kind) in (types.UnionType, typing.Union)
         if optional:
             (kind,) = (each for each in typing.get_args(kind) if each is not types.NoneType)
         found[field.name] = Setting(name=field.name, kind=kind, optional=optional, default=field.default, key=key)

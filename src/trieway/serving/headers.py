@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 # Both ways
 REQUEST_ID = "x-request-id"
-TRACEPARENT = "traceparent"
 SESSION_ID = "x-session-id"
 
 # To a worker, from a router that shows the fleet's token
@@ -49,7 +48,6 @@ _RECEIPT = re.compile(
     r"queue_ms=([0-9]{1,18}\.[0-9]{3});prefill_ms=([0-9]{1,18}\.[0-9]{3});waiting=([0-9]{1,18})\Z"
 )
 """As `Receipt.encode` writes it: what our workers send, read in one go."""
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -121,11 +119,6 @@ def request_id(value: str | None) -> str:
 def session_id(value: str | None) -> str | None:
     """A session id out of a header: 1 to 256 visible ASCII characters, else None."""
     return value if value and _VISIBLE.match(value) else None
-
-
-def traceparent(value: str | None) -> str | None:
-    """A W3C traceparent that is well formed, else None."""
-    return value if value and _TRACEPARENT.match(value) else None
 
 
 def render_time(value: str | None) -> float | None:

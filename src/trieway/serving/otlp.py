@@ -58,8 +58,9 @@ def tracing(config: ServerConfig, process: str) -> Iterator[Tracer | None]:
 
 def sampling(config: ServerConfig) -> Sampling:
     """OpenTelemetry's sampler by its name, with the ratio where it has one."""
-    name = config.trace_sampler
-    ratio = {"always_on": 1.0, "always_off": 0.0}.get(name.removeprefix("parentbased_"), config.trace_sample_ratio)
+    name = config.trace_sampler or "parentbased_traceidratio"
+    kept = 1.0 if config.trace_sample_ratio is None else config.trace_sample_ratio
+    ratio = {"always_on": 1.0, "always_off": 0.0}.get(name.removeprefix("parentbased_"), kept)
     return Sampling(ratio=ratio, parent_based=name.startswith("parentbased_"))
 
 
@@ -67,7 +68,7 @@ class OtlpExporter:
     """Sends batches through OpenTelemetry's exporter.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed, or its own environment is refused.
     """
 
     def __init__(self, endpoint: str, headers: dict[str, str], service: str) -> None:
@@ -79,8 +80,13 @@ class OtlpExporter:
                 "pip install 'trieway[otlp]', or take the endpoint away"
             ) from None
         self._said = _mute()
-        self._exporter = exporters.OTLPSpanExporter(endpoint=endpoint, headers=headers)
+        try:
+            self._exporter = exporters.OTLPSpanExporter(endpoint=endpoint, headers=headers)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ConfigError(f"environment OTEL_EXPORTER_OTLP_...: the exporter refuses it: {error}") from None
         self._resource = _resource(service)
+        if self._said.first:
+            log.warning("OpenTelemetry's environment: %s", self._said.first)
 
     def export(self, traces: Sequence[Finished]) -> str:
         """See `Exporter.export`."""
