@@ -4,85 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.router.harness import in_loop, until
-from tests.router.wire import RawServer, Seen, Wire
-from trieway.router.carrier import Answer, Carrier
+from tests.router.scripted import calling, connections, fine, raw
+from tests.router.wire import Seen, Wire
+from trieway.router.carrier import Answer
 from trieway.router.upstream import Broke, ConnectFailed, StaleConnection, TimedOut, Upstream, UpstreamError
 from trieway.router.wire_connection import HEAD_BYTES_MAX, UNREAD_BYTES_MAX, WireExchange
 from trieway.router.wire_upstream import WireUpstream, head_lines
 
-Step = Callable[[Seen, Wire], Awaitable[None]]
 KINDS = ("wire", "general")
-
-
-class Calls:
-    """A server whose answers are scripted, and a client of it."""
-
-    def __init__(self, carrier: Carrier, server: RawServer, script: list[Step]) -> None:
-        self.carrier = carrier
-        self.server = server
-        self.script = script
-
-    async def post(self, body: bytes = b"body", **kwargs: Any) -> Answer:
-        return await self.carrier.open(self.server.url, "/x", [(b"a", b"b")], body, **kwargs)
-
-    async def whole(self, body: bytes = b"body") -> bytes:
-        try:
-            answer = await self.post(body)
-        except StaleConnection:
-            answer = await self.post(body)
-        try:
-            return b"".join([chunk async for chunk in answer.chunks()])
-        finally:
-            answer.close()
-
-
-@asynccontextmanager
-async def calling(kind: str = "wire") -> AsyncIterator[Calls]:
-    script: list[Step] = []
-
-    async def handle(seen: Seen, wire: Wire) -> None:
-        await script.pop(0)(seen, wire)
-
-    server = RawServer(handle)
-    await server.start()
-    general = Upstream(connect_timeout_s=1.0)
-    carrier: Carrier = WireUpstream(general, connect_timeout_s=1.0) if kind == "wire" else general
-    try:
-        yield Calls(carrier, server, script)
-        if isinstance(carrier, WireUpstream):
-            carrier.check()
-    finally:
-        await carrier.close()
-        await general.close()
-        await server.stop()
-
-
-def connections(calls: Calls) -> int:
-    return len(calls.server._tasks)
-
-
-async def fine(seen: Seen, wire: Wire) -> None:
-    await wire.send(200, b"ok")
 
 
 async def cut(seen: Seen, wire: Wire) -> None:
     wire.cut()
-
-
-def raw(data: bytes, *, close: bool = False) -> Step:
-    async def step(seen: Seen, wire: Wire) -> None:
-        await wire.raw(data)
-        if close:
-            wire.finish()
-
-    return step
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -374,85 +312,6 @@ async def test_what_is_not_read_is_left_with_the_worker() -> None:
         async for chunk in answer.chunks():
             total += len(chunk)
         assert total == 400 * len(piece)
-
-
-class Sink:
-    """Takes what is pumped; says that it is full after each `every` arrivals."""
-
-    def __init__(self, every: int = 0) -> None:
-        self.got: list[bytes] = []
-        self.waits = 0
-        self._every = every
-
-    def put(self, data: bytes) -> bool:
-        self.got.append(data)
-        return not self._every or len(self.got) % self._every != 0
-
-    async def room(self) -> None:
-        self.waits += 1
-        count = len(self.got)
-        await asyncio.sleep(0.01)
-        assert len(self.got) == count, "nothing comes while the sink waits"
-
-
-async def pump(answer: Answer, sink: Sink) -> None:
-    assert isinstance(answer, WireExchange)
-    try:
-        await answer.pump(sink.put, sink.room)
-    finally:
-        answer.close()
-
-
-@pytest.mark.parametrize("every", [0, 1, 3])
-@pytest.mark.parametrize("ending", ["whole", "cut", "close"])
-def test_a_pump_gives_all_that_came_and_then_its_end(every: int, ending: str) -> None:
-    @in_loop
-    async def run() -> None:
-        async def streams(seen: Seen, wire: Wire) -> None:
-            if ending == "close":
-                await wire.raw(b"HTTP/1.1 200 OK\r\n\r\n")
-            else:
-                await wire.begin()
-            for at in range(20):
-                piece = b"event %d\n" % at
-                await (wire.raw(piece) if ending == "close" else wire.chunk(piece))
-                await asyncio.sleep(0.001 * (at % 3))
-            if ending == "whole":
-                await wire.end()
-            elif ending == "close":
-                wire.finish()
-            else:
-                await asyncio.sleep(0.05)
-                wire.cut()
-
-        sink = Sink(every)
-        async with calling() as calls:
-            calls.script[:] = [streams]
-            answer = await calls.post()
-            if ending == "cut":
-                with pytest.raises(Broke):
-                    await pump(answer, sink)
-            else:
-                await pump(answer, sink)
-        assert b"".join(sink.got) == b"".join(b"event %d\n" % at for at in range(20))
-        assert sink.waits == (len(sink.got) // every if every else 0)
-
-    run()
-
-
-@in_loop
-async def test_a_sink_that_fails_is_told_where_it_pumps() -> None:
-    def fails(data: bytes) -> bool:
-        raise ConnectionResetError
-
-    async with calling() as calls:
-        calls.script[:] = [raw(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nhalf"), fine]
-        answer = await calls.post()
-        assert isinstance(answer, WireExchange)
-        with pytest.raises(ConnectionResetError):
-            await answer.pump(fails, Sink().room)
-        answer.close()
-        assert await calls.whole() == b"ok"
 
 
 @in_loop

@@ -1,7 +1,7 @@
 """`make bench-router`: CPU microseconds per request of a router's process, its planes and its peers interleaved.
 
-Every router stands before the same two mock workers (mock_worker.py) and gets the same conversations in the same order;
-each round goes through all routers before the next one begins, so that a busy machine treats all alike. The figure is
+Every router stands before two mock workers of its own (mock_worker.py), for their feeds tell every router what any
+other one has brought there, and all get the same conversations in the same order. Each round goes through all routers before the next one begins, so that a busy machine treats all alike. The figure is
 the process' time on a CPU (all its threads, /proc/PID/task/*/schedstat), the feed and its timers included, over the
 requests of a round; the median of the rounds is told. Nothing is judged here.
 """
@@ -44,6 +44,8 @@ SHAPES = (
     Shape("128 KB", 131_072, 16, False, 120),
     Shape(f"{EVENTS}-event stream", 200, 2, True, 40),
 )
+
+
 def body(shape: Shape, number: int) -> bytes:
     """A conversation: a system prompt of half its size that all share, then turns that no other one has."""
     text = "The quick brown fox jumps over the lazy dog, again and again. " * (shape.size // 62 + 1)
@@ -201,31 +203,29 @@ Figures = dict[str, dict[str, list[float]]]
 async def measure(asked: argparse.Namespace) -> Figures:
     """CPU microseconds per request: router -> shape -> one figure per round."""
     found: Figures = {}
-    mock = (sys.executable, "-m", "tests.tools.mock_worker", "--gap-ms", str(asked.gap_ms))
-    async with process(*mock, line=True) as (_, one), process(*mock, line=True) as (_, two):
-        urls = [one.split()[-1], two.split()[-1]]
-        async with started(asked, urls) as routers:
-            shapes = [shape for shape in SHAPES if asked.shape in shape.name]
-            for number in range(-1, asked.rounds):  # the round before the first warms up
-                for shape in shapes:
-                    for at, (name, (pid, port)) in enumerate(routers.items()):
-                        # The workers are the same for all, so each router gets conversations that none had before.
-                        first = ((number + 1) * len(routers) + at) * shape.requests
-                        began = cpu_us(pid)
-                        await drive(port, shape, asked.connections, first, asked.pool)
-                        each = (cpu_us(pid) - began) / shape.requests
-                        if number >= 0:
-                            found.setdefault(name, {}).setdefault(shape.name, []).append(each)
+    shapes = [shape for shape in SHAPES if asked.shape in shape.name]
+    async with started(asked) as routers:
+        for number in range(-1, asked.rounds):  # the round before the first warms up
+            for shape in shapes:
+                for name, (pid, port) in routers.items():
+                    began = cpu_us(pid)
+                    await drive(port, shape, asked.connections, (number + 1) * shape.requests, asked.pool)
+                    each = (cpu_us(pid) - began) / shape.requests
+                    if number >= 0:
+                        found.setdefault(name, {}).setdefault(shape.name, []).append(each)
     return found
 
 
 @asynccontextmanager
-async def started(asked: argparse.Namespace, urls: list[str]) -> AsyncIterator[dict[str, tuple[int, int]]]:
-    """All routers, started and ready: name -> (pid, port)."""
+async def started(asked: argparse.Namespace) -> AsyncIterator[dict[str, tuple[int, int]]]:
+    """All routers with their workers, ready: name -> (pid, port)."""
+    mock = (sys.executable, "-m", "tests.tools.mock_worker", "--gap-ms", str(asked.gap_ms))
     async with AsyncExitStack() as stack:
         routers: dict[str, tuple[int, int]] = {}
         for name, command in commands(asked.peers, asked.only).items():
+            lines = [(await stack.enter_async_context(process(*mock, line=True)))[1] for _ in range(2)]
             port = free_port()
+            urls = [line.split()[-1] for line in lines]
             pid, _ = await stack.enter_async_context(process(*command(port, urls)))
             await until_ready(name, port)
             routers[name] = (pid, port)
