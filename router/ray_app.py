@@ -13,8 +13,6 @@ import importlib
 import inspect
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,9 +24,11 @@ from ray import serve
 from trieway import __version__
 from trieway.serving.config import ConfigError, RouterConfig, WorkerConfig
 from trieway.serving.config_flags import to_flags
+from trieway.serving.config_ray import fleet_name
 from trieway.serving.config_values import read_value, settings
 from trieway.serving.ray_entries import EntryTable
 from trieway.serving.ray_replica import Replica, node_address
+from trieway.serving.ray_scratch import Scratch
 
 READY_WAIT_S = 30.0
 """A router that takes over waits at most so long for the workers' indexes before it listens."""
@@ -57,8 +57,8 @@ class RouterReplica(Replica):
     def __init__(self, fleet: str, settings_: dict[str, Any], version: str) -> None:
         config: RouterConfig = _config(RouterConfig, settings_, "router")
         # Replaced as a whole at each change; the router looks at it a few times a second.
-        self._folder = Path(tempfile.mkdtemp(prefix="trieway-router-"))
-        self._file = self._folder / "workers"
+        self._scratch = Scratch("trieway-router-")
+        self._file = self._scratch.folder / "workers"
         self._written: frozenset[str] | None = None
         super().__init__("router", fleet, "", version, config.drain_timeout_s, heard=self._hear)
         self.wait_read(START_TIMEOUT_S / 4)
@@ -77,7 +77,7 @@ class RouterReplica(Replica):
     def _hear(self, table: EntryTable) -> None:
         urls = table.serving()
         if urls != self._written:
-            new = self._folder / "workers.new"
+            new = self._file.with_suffix(".new")
             new.write_text("".join(f"{url}\n" for url in sorted(urls)))
             os.replace(new, self._file)
             self._written = urls
@@ -86,7 +86,7 @@ class RouterReplica(Replica):
         """Serve's word that the replica ends."""
         if self.child is not None and self.child.alive:
             await self.leave()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
 
 def build(args: dict[str, Any]) -> serve.Application:
@@ -101,7 +101,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         ConfigError: a key that nobody knows, or a value that does not fit.
     """
     _known(args, TOP_KEYS, "the application's arguments")
-    fleet = str(args.get("fleet", "trieway"))
+    fleet = fleet_name(str(args.get("fleet", "trieway")))
     surge = bool(args.get("surge", True))
     roll = str(args.get("roll", ""))
     models = [_model(fleet, model, surge, roll) for model in args.get("models") or [{"name": "smollm2-135m"}]]

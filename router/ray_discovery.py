@@ -56,7 +56,8 @@ class RayBoard:
 def attached(fleet: str) -> RayBoard:
     """Attaches to the cluster that RAY_ADDRESS names, or the one on this machine. Raises ConfigError."""
     try:
-        from trieway.serving.ray_board import Board, attach
+        from trieway.serving.ray_attach import attach
+        from trieway.serving.ray_board import Board
     except ImportError:
         raise ConfigError("--discover ray needs Ray: pip install 'trieway[ray]'") from None
     try:

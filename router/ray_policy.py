@@ -1,9 +1,10 @@
 """How many workers a model needs, from what its workers report: the autoscaling policy of the fleet on Ray. Pure.
 
 Asymmetric and damped: up at once and by as many as the load asks for (at most doubling), since a queue costs every
-request; down by one at a time, only after the load has fitted fewer workers for `calm_s` without a break, since a
-worker that leaves takes its cache along. Between the two lies a band in which nothing moves, so that the answer to a
-change of load does not swing.
+request; then nothing more until those that were asked for serve and have had time to take load, and not while the
+strain falls by itself, since a queue from the time of too few says nothing of how many are needed. Down by one at a
+time, only after the load has fitted fewer workers for `calm_s` without a break, since a worker that leaves takes its
+cache along. Between the two lies a band in which nothing moves, so that the answer to a change of load does not swing.
 
 Keeps true: within [least, most]; while reports are missing, the target stays; the same reports and state give the same
 answer. It imports nothing of the project, so that Ray's controller can run it without the package.
@@ -42,9 +43,13 @@ class Aim:
     down_at: float = 0.6
     """Fewer workers must carry the load at this share of the targets before one leaves."""
     calm_s: float = 120.0
-    up_pause_s: float = 5.0
-    """A newcomer must be given time to take load before the next ones are asked for."""
+    start_s: float = 300.0
+    """Newcomers that do not report are waited for so long after they were asked for."""
+    up_pause_s: float = 15.0
+    """Once they all report, the next ones are asked for no sooner: at least as long as reports are averaged over."""
     growth_max: float = 2.0
+    falls_by: float = 0.1
+    """Strain that falls by this share within a pause is on its way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +58,10 @@ class Memory:
 
     calm_since: float | None = None
     raised_at: float | None = None
+    unsettled_at: float | None = None
+    """When a newcomer was last missing or asked for, or the strain was last seen to fall."""
+    strain_then: float | None = None
+    """The fleet's strain at that time."""
 
 
 def strain(report: Report, aim: Aim) -> float:
@@ -71,15 +80,13 @@ def decide(reports: Sequence[Report], target: int, aim: Aim, memory: Memory, now
     if not reports:
         return bounded, replace(memory, calm_since=None)
     # The work is shared: what counts is the mean; one strained worker among idle ones is routing's business.
-    mean = sum(strain(report, aim) for report in reports) / len(reports)
-    needed = math.ceil(mean * len(reports) - 1e-9)
-    if mean > 1.0 and needed > bounded:
-        if memory.raised_at is not None and now - memory.raised_at < aim.up_pause_s:
-            return bounded, replace(memory, calm_since=None)
-        raised = min(needed, math.ceil(bounded * aim.growth_max), aim.most)
-        return raised, Memory(calm_since=None, raised_at=now if raised > bounded else memory.raised_at)
+    total = sum(strain(report, aim) for report in reports)
+    if len(reports) < bounded and memory.raised_at is not None and now - memory.raised_at < aim.start_s:
+        return bounded, replace(memory, calm_since=None, unsettled_at=now, strain_then=total)
+    if total > len(reports) and math.ceil(total - 1e-9) > bounded:
+        return _more(total, bounded, aim, memory, now)
     fewer = bounded - 1
-    if fewer < aim.least or mean * len(reports) > aim.down_at * fewer:
+    if fewer < aim.least or total > aim.down_at * fewer:
         return bounded, replace(memory, calm_since=None)
     if memory.calm_since is None:
         return bounded, replace(memory, calm_since=now)
@@ -89,7 +96,23 @@ def decide(reports: Sequence[Report], target: int, aim: Aim, memory: Memory, now
     return fewer, replace(memory, calm_since=now)
 
 
+def _more(total: float, bounded: int, aim: Aim, memory: Memory, now: float) -> tuple[int, Memory]:
+    """The fleet's strain asks for more than `bounded`."""
+    memory = replace(memory, calm_since=None)
+    if memory.unsettled_at is not None and memory.strain_then is not None:
+        if now - memory.unsettled_at < aim.up_pause_s:
+            return bounded, memory
+        if total <= memory.strain_then * (1 - aim.falls_by):
+            return bounded, replace(memory, unsettled_at=now, strain_then=total)
+    raised = min(math.ceil(total - 1e-9), math.ceil(bounded * aim.growth_max), aim.most)
+    if raised <= bounded:
+        return bounded, memory
+    return raised, Memory(raised_at=now, unsettled_at=now, strain_then=total)
+
+
 REPORT_KEYS = ("queue_ms", "ttft_ms", "pressure", "busy")
+KEPT = ("calm_since", "raised_at", "unsettled_at", "strain_then")
+"""Names of the state that Serve keeps between two looks."""
 
 
 class Policy:
@@ -104,11 +127,10 @@ class Policy:
         aim = Aim(
             least=context.capacity_adjusted_min_replicas, most=context.capacity_adjusted_max_replicas, **self._aim
         )
-        memory = Memory(calm_since=state.get("calm_since"), raised_at=state.get("raised_at"))
+        memory = Memory(**{name: state.get(name) for name in KEPT})
         reports = read_reports(context.aggregated_metrics or {})
         target, memory = decide(reports, context.target_num_replicas, aim, memory, context.current_time)
-        state["calm_since"], state["raised_at"] = memory.calm_since, memory.raised_at
-        return target, state
+        return target, state | {name: getattr(memory, name) for name in KEPT}
 
 
 def read_reports(metrics: Mapping[str, Mapping[Any, float]]) -> list[Report]:

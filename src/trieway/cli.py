@@ -17,6 +17,7 @@ from typing import NoReturn
 from trieway import __version__
 from trieway.fleet import commands
 from trieway.fleet.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from trieway.fleet.ray_cli import add_ray
 from trieway.loadgen.cli import add_load
 from trieway.loadgen.errors import LoadError
 from trieway.loadgen.sim_cli import add_sim
@@ -81,7 +82,7 @@ def build_parser() -> Parser:
     demo.add_argument("--seed", type=int, help="seed of the prefix's text; default: a new one, so that it is cold")
     demo.set_defaults(run=commands.demo)
 
-    _add_ray(command("ray", "the fleet on a Ray cluster"))
+    add_ray(command("ray", "the fleet on a Ray cluster"))
     add_load(command("load", "drive any OpenAI-compatible server, and report how far from the best possible it is"))
 
     add_sim(command("sim", "play the same workloads on a simulated fleet"))
@@ -100,26 +101,6 @@ def build_parser() -> Parser:
         of.set_defaults(kind=kind)
         add_flags(of, kind)
     return parser
-
-
-def _add_ray(ray: Parser) -> None:
-    """`trieway ray up`, `status`, `down`."""
-    actions = ray.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=Parser)
-    up = actions.add_parser("up", help="start the fleet, or bring it to these settings", allow_abbrev=False)
-    add_flags(up, RayConfig)
-    up.add_argument("--roll", metavar="WORD", default="", help="a new word replaces every replica, one after another")
-    up.add_argument("--no-wait", dest="wait", action="store_false", help="do not wait until all serve")
-    up.set_defaults(run=commands.ray_up)
-    for name, does, run in (
-        ("status", "what runs where, and the routers' URLs", commands.ray_status),
-        ("down", "end the fleet", commands.ray_down),
-    ):
-        action = actions.add_parser(name, help=does, allow_abbrev=False)
-        action.add_argument("--address", help="the cluster; default: RAY_ADDRESS, or the one on this machine")
-        action.add_argument("--fleet", default="trieway", help="name of the fleet (default: trieway)")
-        if name == "status":
-            action.add_argument("--json", action="store_true", help="print it as JSON")
-        action.set_defaults(run=run)
 
 
 def _add_server(parser: argparse.ArgumentParser, what: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'trieway[ray]'", exc_type=ImportError)
 
 from trieway.fleet.ray_fleet import arguments
-from trieway.router import ray_app
+from trieway.router import ray_app, ray_policy
 from trieway.serving.config import ConfigError, RayConfig, RouterConfig, WorkerConfig
 from trieway.serving.config_load import load
 
@@ -78,6 +78,7 @@ def test_scaling_by_load_has_our_policy() -> None:
         ({"models": [{"name": "a", "worker": {"kv_token": 1}}]}, "kv_token"),
         ({"models": [{"name": "a", "worker": {"kv_tokens": "many"}}]}, "kv_tokens"),
         ({"router": {"port": 99999}, "models": [{"name": "a"}]}, "port"),
+        ({"fleet": "a/b"}, "fleet"),
     ],
 )
 def test_what_nobody_knows_is_refused_by_name(args: dict[str, Any], says: str) -> None:
@@ -99,6 +100,28 @@ def test_the_command_line_gives_what_the_application_takes() -> None:
     for model, name in zip(args["models"], "ab", strict=True):
         assert model["worker"] == {"model": name, "kv_tokens": 4096, "fleet_secret_file": "/etc/secret"}
         assert (model["num_gpus"], model["replicas"]) == (1.0, 3)
+
+
+def test_placement_flags_reach_the_actors() -> None:
+    flags = {"worker_labels": ("disk=fast", "zone=in(a,b)"), "worker_resources": ("licence=0.5",), "worker_gpus": "2"}
+    found = deployments(arguments(load(RayConfig, flags=flags, environ={})))
+    actor = found["worker-smollm2-135m"].ray_actor_options
+    assert actor["label_selector"] == {"disk": "fast", "zone": "in(a,b)"}
+    assert actor["resources"] == {"licence": 0.5}
+    assert actor["num_gpus"] == 2
+    assert "label_selector" not in found["router-10.0.0.1"].ray_actor_options
+
+
+def test_scaling_flags_reach_the_policy() -> None:
+    flags = {"workers_max": "6", "scale_ttft_ms": "300", "scale_calm_s": "9", "scale_interval_s": "2"}
+    found = deployments(arguments(load(RayConfig, flags=flags, environ={})))
+    scaling = found["worker-smollm2-135m"]._deployment_config.autoscaling_config
+    assert (scaling.metrics_interval_s, scaling.look_back_period_s) == (2, 6)
+    policy = ray_policy.Policy(**scaling.policy.policy_kwargs)
+    aim = policy._aim | {"least": 1, "most": 6}
+    assert ray_policy.Aim(**aim) == ray_policy.Aim(
+        least=1, most=6, ttft_target_ms=300, calm_s=9, up_pause_s=6, queue_target_ms=250, start_s=300
+    )
 
 
 def test_scaling_flags_reach_the_application() -> None:

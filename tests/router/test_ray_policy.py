@@ -75,11 +75,56 @@ def test_missing_reports_keep_the_target() -> None:
     assert decide([], 40, AIM, Memory(), 0.0)[0] == AIM.most
 
 
-def test_newcomers_are_given_time() -> None:
-    target, memory = decide([loaded(5)], 1, AIM, Memory(), 0.0)
+def test_newcomers_are_waited_for_and_given_time() -> None:
+    aim = replace(AIM, start_s=60.0)
+    target, memory = decide([loaded(5)], 1, aim, Memory(), 0.0)
     assert target == 2
-    assert decide([loaded(5)], 2, AIM, memory, 1.0)[0] == 2
-    assert decide([loaded(5)] * 2, 2, AIM, memory, 6.0)[0] == 4
+    # The newcomer starts: the queue grows at the only one that serves, and says nothing of how many are needed.
+    for now in range(1, 60, 5):
+        target, memory = decide([loaded(5 + now)], 2, aim, memory, float(now))
+        assert target == 2
+    # It serves, and is given time to take load.
+    assert decide([loaded(30)] * 2, 2, aim, memory, 60.0)[0] == 2
+    # Strain that falls by itself is given more.
+    held, later = decide([loaded(25)] * 2, 2, aim, memory, 61.0 + AIM.up_pause_s)
+    assert held == 2
+    assert decide([loaded(24)] * 2, 2, aim, later, 61.0 + 2 * AIM.up_pause_s)[0] == 4
+    assert decide([loaded(30)] * 2, 2, aim, memory, 61.0 + AIM.up_pause_s)[0] == 4
+
+
+def test_newcomers_that_never_come_are_not_waited_for_for_ever() -> None:
+    aim = replace(AIM, start_s=60.0)
+    target, memory = decide([loaded(5)], 1, aim, Memory(), 0.0)
+    target, memory = decide([loaded(5)], target, aim, memory, 59.0)
+    assert target == 2
+    assert decide([loaded(5)], target, aim, memory, 65.0)[0] == 4
+
+
+def test_a_worker_that_died_keeps_nobody_from_joining() -> None:
+    # Nothing was asked for lately: the missing one is no newcomer.
+    assert decide([loaded(3)], 2, AIM, Memory(), 0.0)[0] == 3
+
+
+@pytest.mark.parametrize(("load", "start_s"), [(1.5, 30), (2.5, 60), (6.0, 20)])
+def test_a_queue_that_grows_while_newcomers_start_brings_no_crowd(load: float, start_s: int) -> None:
+    """A queue as it builds: work that is not done waits, and what waits strains."""
+    aim = Aim(least=1, most=64)
+    target, memory, serving, backlog_s = 1, Memory(), [0], 0.0
+    asked: list[int] = []
+    peak = 1
+    for now in range(600):
+        serving += [now for when in asked if now - when == start_s]
+        backlog_s = max(0.0, backlog_s + load - len(serving))
+        report = Report(queue_ms=0, pressure=0, busy=0.7 * load / len(serving), ttft_ms=1000 * backlog_s / len(serving))
+        before = target
+        target, memory = decide([report] * len(serving), target, aim, memory, float(now))
+        asked += [now] * (target - before)
+        peak = max(peak, target)
+        if target < len(serving):
+            serving = serving[:target]
+    # Whatever was too much while the queue lasted leaves again, one at a time.
+    assert peak <= 3 * math.ceil(load), f"{peak} workers for a load of {load}"
+    assert load <= target < peak or peak <= math.ceil(load) + 2
 
 
 reports = st.builds(
@@ -130,7 +175,7 @@ def test_as_serve_calls_it() -> None:
     target, state = policy(context(metrics, target=2, now=100.0))
     assert target == 4
     assert state["raised_at"] == 100.0
-    calm = {name: dict.fromkeys("ab", 0.0) for name in metrics}
+    calm = {name: dict.fromkeys("abcd", 0.0) for name in metrics}
     target, state = policy(context(calm, target=4, now=101.0, state=state))
     assert target == 4
     target, state = policy(context(calm, target=4, now=112.0, state=state))

@@ -91,7 +91,7 @@ def test_against_counting_token_by_token(steps: list[tuple[tuple[int, ...], int,
     cache, ages, now = new_cache(slots), Ages(), 0.0
     used: dict[tuple[int, ...], float] = {}
     for path, length, reads, pause in steps:
-        now += NOTE_EVERY_S + pause
+        now += NOTE_EVERY_S + 1.0 + pause
         tokens = path[:length]
         if reads:
             tokens = read(cache, tokens)

@@ -66,28 +66,6 @@ def router(asked: argparse.Namespace) -> int:
     return run_router(config)
 
 
-def ray_up(asked: argparse.Namespace) -> int:
-    """`trieway ray up`."""
-    config = _loaded(RayConfig, asked)
-    from trieway.fleet.ray_fleet import bring_up
-
-    return bring_up(config, roll=asked.roll, wait=asked.wait)
-
-
-def ray_status(asked: argparse.Namespace) -> int:
-    """`trieway ray status`."""
-    from trieway.fleet.ray_fleet import status
-
-    return status(asked.address, asked.fleet, as_json=asked.json)
-
-
-def ray_down(asked: argparse.Namespace) -> int:
-    """`trieway ray down`."""
-    from trieway.fleet.ray_fleet import take_down
-
-    return take_down(asked.address, asked.fleet)
-
-
 def config_show(asked: argparse.Namespace) -> int:
     """`trieway config show`."""
     config = _loaded(asked.kind, asked)

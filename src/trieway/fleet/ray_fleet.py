@@ -1,21 +1,32 @@
-"""`trieway ray up`, `status` and `down`: the fleet as an application of Ray Serve on a cluster that is there.
+"""`trieway ray up` and `down`: the fleet as an application of Ray Serve on a cluster that is there.
 
 Keeps true: `up` again with the same settings changes nothing, with others only what they touch; the fleet goes on when
-the command (or the job that ran it) ends; `down` ends this fleet alone. Does not know how replicas serve
-(router/ray_app.py).
+the command (or the job that ran it) ends; no two fleets share a port; `down` ends this fleet alone, once or again. Does
+not know how replicas serve (router/ray_app.py).
 """
 
 from __future__ import annotations
 
-import json
-import os
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Container
 from typing import Any
 
 from trieway.fleet.console import Console
-from trieway.fleet.errors import EXIT_DONE, EXIT_FAILED, CommandError
+from trieway.fleet.errors import EXIT_DONE, CommandError
+from trieway.fleet.ray_pending import PLACING
+from trieway.fleet.ray_view import (
+    attach,
+    board_entries,
+    cause,
+    serve_applications,
+    serve_details,
+    stopping,
+    tell,
+    text,
+)
 from trieway.serving.config import RayConfig
+from trieway.serving.config_ray import amounts, labels
 
 POLL_S = 0.5
 DOWN_TIMEOUT_S = 180.0
@@ -23,7 +34,7 @@ DOWN_TIMEOUT_S = 180.0
 
 def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
     """Deploys, and waits until all serve. `roll`: any new word replaces every replica, in an upgrade's order."""
-    _attach(config.address)
+    attach(config.address)
     from ray import serve
 
     from trieway.router.ray_app import build, serving_nodes
@@ -32,11 +43,24 @@ def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
         raise CommandError(
             "no node of the cluster offers CPUs: add a node, or start the only one with --num-cpus above 0"
         )
+    _check_port(config)
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
-    serve.run(build(arguments(config, roll)), name=config.fleet, route_prefix=None, blocking=False)
+    target = serve.RunTarget(target=build(arguments(config, roll)), name=config.fleet, route_prefix=None)
+    serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     if wait:
         _wait_ready(config)
-    return status(config.address, config.fleet)
+    print(text(tell(config.fleet)))
+    return EXIT_DONE
+
+
+def _check_port(config: RayConfig) -> None:
+    """Routers share ports (an upgrade's two), so that two fleets on one would take each other's requests."""
+    for name in serve_applications():
+        if name == config.fleet:
+            continue
+        for entry in board_entries(name):
+            if entry.role == "router" and entry.url.endswith(f":{config.port}"):
+                raise CommandError(f"port {config.port} is the fleet {name}'s: choose another with --port")
 
 
 def arguments(config: RayConfig, roll: str = "") -> dict[str, Any]:
@@ -46,17 +70,16 @@ def arguments(config: RayConfig, roll: str = "") -> dict[str, Any]:
     host = {} if config.host is None else {"host": config.host}
     router = worker_settings(config.router) | {"port": config.port, "policy": config.policy} | host
     worker = worker_settings(config.worker) | host
-    scale: dict[str, Any] = {"replicas": config.workers}
-    if config.workers_max is not None:
-        scale = {"min_replicas": config.workers_min or 1, "max_replicas": config.workers_max}
     models = [
         {
             "name": model,
             "worker": worker | {"model": model},
             "num_cpus": config.worker_cpus,
             "num_gpus": config.worker_gpus,
+            "resources": amounts(config.worker_resources, "worker_resources"),
+            "label_selector": labels(config.worker_labels, "worker_labels"),
             "ready_timeout_s": config.ready_timeout_s,
-            **scale,
+            **_scale(config),
         }
         for model in config.models
     ]
@@ -70,141 +93,100 @@ def arguments(config: RayConfig, roll: str = "") -> dict[str, Any]:
     }
 
 
-def _wait_ready(config: RayConfig) -> None:
-    from ray import serve
+def _scale(config: RayConfig) -> dict[str, Any]:
+    if config.workers_max is None:
+        return {"replicas": config.workers}
+    return {
+        "min_replicas": config.workers_min or 1,
+        "max_replicas": config.workers_max,
+        "autoscaling": {
+            "ttft_target_ms": config.scale_ttft_ms,
+            "queue_target_ms": config.scale_queue_ms,
+            "pressure_target": config.scale_pool,
+            "calm_s": config.scale_calm_s,
+            "start_s": config.scale_start_s,
+            "up_pause_s": 3 * config.scale_interval_s,
+            "metrics_interval_s": config.scale_interval_s,
+            "look_back_period_s": 3 * config.scale_interval_s,
+        },
+    }
 
+
+def _wait_ready(config: RayConfig) -> None:
     console = Console()
     until = time.monotonic() + config.ready_timeout_s
     said = ""
     while True:
-        app = serve.status().applications.get(config.fleet)
-        state = "missing" if app is None else app.status.value
-        routers, workers = _count(config.fleet)
+        _drop_unplaced(config.fleet, {replica["actor_name"] for replica in stopping(config.fleet)})
+        told = tell(config.fleet)
+        state = told["status"] or "MISSING"
+        ready = [one["role"] for one in told["replicas"] if one["state"] == "ready"]
+        routers, workers = ready.count("router"), ready.count("worker")
+        short = [one for one in told["waiting"] if one["why"] != PLACING]
+        waits = "".join(f"; {one['deployment']} waits for a node: {one['why']}" for one in short)
         line = f"fleet {config.fleet}: {state.lower()}, {routers} routers and {workers} workers ready"
-        if line != said:
-            console.step(line)
-            said = line
+        if line + waits != said:
+            console.step(line + waits)
+            said = line + waits
         if state == "RUNNING" and routers and workers:
+            console.clear()
             return
         if state == "DEPLOY_FAILED":
-            raise CommandError(f"the fleet could not be deployed: {_why(app)}")
+            raise CommandError(f"the fleet could not be deployed: {_why(told)}; `up` with other settings, or `down`")
         if time.monotonic() > until:
-            raise CommandError(
-                f"not ready within {config.ready_timeout_s:g} s: {_why(app)}; `trieway ray status` tells"
-            )
+            raise CommandError(f"not ready within {config.ready_timeout_s:g} s: {_why(told)}")
         time.sleep(POLL_S)
 
 
-def _why(app: Any) -> str:
-    if app is None:
-        return "Serve does not know it"
-    messages = [app.message, *(one.message for one in app.deployments.values())]
-    return " ".join(" ".join(messages).split())[-600:] or "no reason given"
-
-
-def _count(fleet: str) -> tuple[int, int]:
-    ready = [entry for entry in _entries(fleet) if entry.state == "ready"]
-    return sum(e.role == "router" for e in ready), sum(e.role == "worker" for e in ready)
-
-
-def status(address: str | None, fleet: str, *, as_json: bool = False) -> int:
-    """Prints what runs where. Exit code 1 where no router is ready."""
-    _attach(address)
-    from ray import serve
-
-    app = serve.status().applications.get(fleet)
-    entries = sorted(_entries(fleet), key=lambda entry: (entry.role, entry.born, entry.replica))
-    routers = [entry.url for entry in entries if entry.role == "router" and entry.state == "ready"]
-    told: dict[str, Any] = {
-        "fleet": fleet,
-        "status": None if app is None else app.status.value,
-        "routers": routers,
-        "replicas": [
-            {
-                name: getattr(entry, name)
-                for name in ("role", "state", "url", "node", "model", "replica", "version", "pid")
-            }
-            for entry in entries
-        ],
-        "deployments": {}
-        if app is None
-        else {
-            name: {"status": one.status.value, "replicas": one.replica_states, "message": one.message}
-            for name, one in app.deployments.items()
-        },
-    }
-    print(json.dumps(told, indent=2) if as_json else _text(told))
-    return EXIT_DONE if routers else EXIT_FAILED
-
-
-def _text(told: dict[str, Any]) -> str:
+def _why(told: dict[str, Any]) -> str:
     if told["status"] is None:
-        return f"no fleet {told['fleet']} runs on this cluster; `trieway ray up` starts one"
-    lines = [f"fleet {told['fleet']}: {told['status'].lower()}"]
-    lines += [
-        f"  {one['role']:7} {one['state']:9} {one['url'] or '-':28} {one['model']} on {one['node']}"
-        for one in told["replicas"]
-    ]
-    if told["routers"]:
-        lines.append(f"trieway ready on {' '.join(dict.fromkeys(told['routers']))}")
-    return "\n".join(lines)
+        return "Serve does not know it"
+    if told["waiting"]:
+        return "; ".join(f"{one['deployment']} waits for a node: {one['why']}" for one in told["waiting"])
+    said = [f"{name}: {cause(one['message'])}" for name, one in told["deployments"].items() if one["message"]]
+    return "; ".join(said) or "no reason is known"
 
 
 def take_down(address: str | None, fleet: str) -> int:
     """Ends the fleet: requests end first, as far as the drain time lasts."""
-    _attach(address)
+    attach(address)
     from ray import serve
 
-    if fleet in serve.status().applications:
+    from trieway.serving.ray_board import Board
+
+    details = serve_details(fleet)
+    if details is not None:
         serve.delete(fleet, _blocking=False)
-        _until(lambda: fleet not in serve.status().applications, f"fleet {fleet} does not end")
-    _board(fleet).clear()
-    if not serve.status().applications:
+        _wait_gone(fleet)
+    Board(fleet).clear()
+    if not serve_applications():
         serve.shutdown()
-    print(f"fleet {fleet} is down")
+    print(f"fleet {fleet} is down" if details is not None else f"no fleet {fleet} ran on this cluster")
     return EXIT_DONE
 
 
-def _until(holds: Callable[[], bool], complaint: str) -> None:
+def _wait_gone(fleet: str) -> None:
     until = time.monotonic() + DOWN_TIMEOUT_S
-    while not holds():
+    while serve_details(fleet) is not None:
+        _drop_unplaced(fleet)
         if time.monotonic() > until:
-            raise CommandError(f"{complaint} within {DOWN_TIMEOUT_S:g} s")
+            raise CommandError(f"fleet {fleet} does not end within {DOWN_TIMEOUT_S:g} s; `trieway ray status` tells")
         time.sleep(POLL_S)
 
 
-def _entries(fleet: str) -> list[Any]:
-    """What the board says of replicas that Ray still has."""
-    from trieway.serving.ray_board import BoardAway
+def _drop_unplaced(fleet: str, among: Container[str] | None = None) -> None:
+    """Ends replicas that are to end and never had a node: Serve would give them their whole grace.
 
-    known = _known_replicas()
-    try:
-        return [entry for entry in _board(fleet).entries() if entry.replica in known]
-    except BoardAway as error:
-        raise CommandError(f"the cluster's head does not answer: {error}") from None
-
-
-def _known_replicas() -> set[str]:
-    """Their names: an entry of a replica that died without a word is not shown."""
+    `among`: names of actors; None where the whole fleet is to end.
+    """
+    import ray
+    from ray._private import state
     from ray.util import list_named_actors
 
-    return {actor["name"].split("#")[-1] for actor in list_named_actors(all_namespaces=True)}
-
-
-def _board(fleet: str) -> Any:
-    from trieway.serving.ray_board import Board
-
-    return Board(fleet)
-
-
-def _attach(address: str | None) -> None:
-    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
-    try:
-        from trieway.serving.ray_board import attach
-    except ImportError:
-        raise CommandError("`trieway ray` needs Ray: pip install 'trieway[ray]'") from None
-    try:
-        attach(address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        text = " ".join(str(error).split())[:300]
-        raise CommandError(f"no Ray cluster is reached; name it with --address host:port ({text})") from None
+    for one in list_named_actors(all_namespaces=True):
+        if not one["name"].startswith(f"SERVE_REPLICA::{fleet}#") or (among is not None and one["name"] not in among):
+            continue
+        with contextlib.suppress(ValueError):  # it is gone by now
+            actor = ray.get_actor(one["name"], namespace=one["namespace"])
+            if state.actors(actor._actor_id.hex()).get("State") == "PENDING_CREATION":
+                ray.kill(actor)

@@ -192,7 +192,27 @@ class RayConfig:
     workers_max: Annotated[int | None, Key("most workers of each model; gives scaling by load", least=1)] = None
     worker_cpus: Annotated[float, Key("CPUs that a worker asks of Ray", least=0)] = 1.0
     worker_gpus: Annotated[float, Key("GPUs that a worker asks of Ray", least=0)] = 0.0
+    worker_resources: Annotated[tuple[str, ...], Key("NAME=AMOUNT of a custom resource that a worker asks of Ray")] = ()
+    worker_labels: Annotated[tuple[str, ...], Key("NAME=VALUE that a worker's node must have; in(a,b) and !a too")] = ()
     router_cpus: Annotated[float, Key("CPUs that a router asks of Ray", least=0)] = 0.1
+    scale_ttft_ms: Annotated[
+        float, Key("scaled by load: a worker more where a first token would take longer, in milliseconds", least=1)
+    ] = 1000.0
+    scale_queue_ms: Annotated[
+        float, Key("scaled by load: a worker more where requests waited longer, in milliseconds", least=1)
+    ] = 250.0
+    scale_pool: Annotated[
+        float, Key("scaled by load: a worker more where requests hold this share of the KV pool", least=0.01, most=1)
+    ] = 0.75
+    scale_calm_s: Annotated[
+        float, Key("scaled by load: one worker less once fewer would have done for so long", least=0)
+    ] = 120.0
+    scale_start_s: Annotated[
+        float, Key("scaled by load: how long workers that were asked for are waited for before more are", least=0)
+    ] = 300.0
+    scale_interval_s: Annotated[
+        float, Key("scaled by load: time between two reports of a worker; three of them are looked at", least=0.5)
+    ] = 5.0
     surge: Annotated[bool, Key("upgrades start a new replica before the old one leaves; needs room for both")] = True
     host: Annotated[str | None, Key("address that replicas listen on; default: their node's own")] = None
     port: Annotated[int, Key("port of the routers, on every node", least=1, most=65535)] = 8000

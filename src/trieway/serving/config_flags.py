@@ -59,7 +59,7 @@ def _metavar(setting: Setting) -> str:
         return {"workers": "URL"}.get(setting.name, setting.name.removesuffix("s").upper())
     if setting.name.endswith(("_file", "_template")):
         return "FILE"
-    return setting.name.rsplit("_", 1)[-1].upper() if setting.kind is not float else "SECONDS"
+    return "SECONDS" if setting.name.endswith("_s") else setting.name.rsplit("_", 1)[-1].upper()
 
 
 def _word(value: object) -> str:

@@ -23,6 +23,7 @@ import yaml
 from trieway.serving.config import ConfigError, RayConfig, RouterConfig, UpConfig, WorkerConfig
 from trieway.serving.config_flags import FLEETS, AnyConfig, add_flags, to_flags
 from trieway.serving.config_otel import otel_environment
+from trieway.serving.config_ray import check_ray
 from trieway.serving.config_values import read_value, settings
 
 __all__ = ["add_flags", "load", "show", "to_flags"]
@@ -115,8 +116,8 @@ def _check(config: AnyConfig) -> None:
     """What single keys cannot show."""
     if isinstance(config, WorkerConfig) and config.kv_tokens < config.page_size:
         raise ConfigError(f"kv_tokens: at least one page ({config.page_size} tokens) is needed")
-    if isinstance(config, RayConfig) and (config.workers_min or 1) > (config.workers_max or config.workers):
-        raise ConfigError("workers_min: at most workers_max is needed")
+    if isinstance(config, RayConfig):
+        check_ray(config)
     if isinstance(config, RouterConfig) and config.total_timeout_s < config.first_byte_timeout_s:
         raise ConfigError("total_timeout_s: at least first_byte_timeout_s is needed")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
 from ray.experimental import internal_kv
 
 from trieway.serving.ray_entries import Entry, decode_entry, encode_entry
@@ -22,45 +21,41 @@ class BoardAway(Exception):
 
 
 class Board:
-    """The entries of one fleet. The process must be attached to the cluster (`attach`)."""
+    """The entries of one fleet. The process must be attached to the cluster (ray_attach.py)."""
 
     def __init__(self, fleet: str) -> None:
         self._prefix = f"{fleet}/".encode()
 
     def put(self, entry: Entry) -> None:
         """Writes or overwrites. Raises BoardAway."""
-        self._call("internal_kv_put", self._key(entry), encode_entry(entry), True, NAMESPACE)
+        call_store("internal_kv_put", self._key(entry), encode_entry(entry), True, NAMESPACE)
 
     def remove(self, entry: Entry) -> None:
         """Raises BoardAway."""
-        self._call("internal_kv_del", self._key(entry), False, NAMESPACE)
+        call_store("internal_kv_del", self._key(entry), False, NAMESPACE)
 
     def entries(self) -> list[Entry]:
         """All of them. Raises BoardAway."""
-        keys = self._call("internal_kv_keys", self._prefix, NAMESPACE)
+        keys = call_store("internal_kv_keys", self._prefix, NAMESPACE)
         if not keys:
             return []
-        values = self._call("internal_kv_multi_get", list(keys), NAMESPACE)
+        values = call_store("internal_kv_multi_get", list(keys), NAMESPACE)
         return [entry for value in values.values() if (entry := decode_entry(value)) is not None]
 
     def clear(self) -> None:
         """Removes every entry. Raises BoardAway."""
-        self._call("internal_kv_del", self._prefix, True, NAMESPACE)
+        call_store("internal_kv_del", self._prefix, True, NAMESPACE)
 
     def _key(self, entry: Entry) -> bytes:
         return self._prefix + f"{entry.role}/{entry.replica}".encode()
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        client = internal_kv.internal_kv_get_gcs_client()
-        if client is None:
-            raise BoardAway("this process is not attached to a Ray cluster")
-        try:
-            return getattr(client, name)(*arguments, timeout=CALL_TIMEOUT_S)
-        except Exception as error:  # Ray raises its own RPC errors, RuntimeError or TimeoutError, by version
-            raise BoardAway(f"{type(error).__name__}: {error}") from None
 
-
-def attach(address: str | None) -> None:
-    """Attaches this process to the cluster (default: RAY_ADDRESS, or the one on this machine). ConnectionError."""
-    if not ray.is_initialized():
-        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR", namespace="trieway")
+def call_store(name: str, *arguments: Any) -> Any:
+    """A call of the GCS's key-value store. Raises BoardAway."""
+    client = internal_kv.internal_kv_get_gcs_client()
+    if client is None:
+        raise BoardAway("this process is not attached to a Ray cluster")
+    try:
+        return getattr(client, name)(*arguments, timeout=CALL_TIMEOUT_S)
+    except Exception as error:  # Ray raises its own RPC errors, RuntimeError or TimeoutError, by version
+        raise BoardAway(f"{type(error).__name__}: {error}") from None
