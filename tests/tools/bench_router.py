@@ -1,9 +1,10 @@
 """`make bench-router`: CPU microseconds per request of a router's process, its planes and its peers interleaved.
 
 Every router stands before two mock workers of its own (mock_worker.py), for their feeds tell every router what any
-other one has brought there, and all get the same conversations in the same order. Each round goes through all routers before the next one begins, so that a busy machine treats all alike. The figure is
-the process' time on a CPU (all its threads, /proc/PID/task/*/schedstat), the feed and its timers included, over the
-requests of a round; the median of the rounds is told. Nothing is judged here.
+other one has brought there, and all get the same conversations in the same order. Each round goes through all routers
+before the next one begins, so that a busy machine treats all alike. The figure is the process' time on a CPU (all its
+threads, /proc/PID/task/*/schedstat), the feed and its timers included, over the requests of a round; the median of the
+rounds is told. Nothing is judged here.
 """
 
 from __future__ import annotations
