@@ -54,7 +54,7 @@ def add_load(load: argparse.ArgumentParser) -> None:
     _add_run(sweep, flush=False, repeats=3, csv=False)
     sweep.set_defaults(run=_later("sweep"))
 
-    compare = action("compare", "two reports side by side, with a verdict that knows noise")
+    compare = action("compare", "two reports or studies, of `load` or `sim`, with a verdict that knows noise")
     compare.add_argument("a", type=Path, metavar="A.json", help="what to compare with")
     compare.add_argument("b", type=Path, metavar="B.json", help="what is new")
     compare.add_argument("--fail-on-worse", action="store_true", help="exit code 1 if b is worse")

@@ -14,7 +14,7 @@ from trieway.loadgen.cli import ARRIVALS
 
 
 def add_sim(sim: argparse.ArgumentParser) -> None:
-    """`run`, `compare`, `scale`, `seeds` under `trieway sim`."""
+    """`run`, `compare`, `replay`, `scale`, `seeds` under `trieway sim`."""
     actions = sim.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=type(sim))
 
     def action(name: str, does: str) -> argparse.ArgumentParser:
@@ -31,14 +31,26 @@ def add_sim(sim: argparse.ArgumentParser) -> None:
     run.add_argument("--csv", type=Path, metavar="FILE.csv", help="a row per request")
 
     compare = action("compare", "two reports side by side; or, without files, policies and fleet sizes on one workload")
-    compare.add_argument(
-        "reports", type=Path, nargs="*", metavar="A.json B.json", help="two reports of `sim` or `load`"
-    )
+    compare.add_argument("reports", type=Path, nargs="*", metavar="A.json B.json", help="two reports or studies")
     compare.add_argument("--fail-on-worse", action="store_true", help="exit code 1 if B is worse")
     compare.add_argument("--policies", default="cache_aware,round_robin", metavar="P,P,...", help="to be compared")
     compare.add_argument("--workers", default="4", metavar="N,N,...", help="fleet sizes to be compared (default: 4)")
     _add_workload(compare)
     _add_fleet(compare)
+
+    replay = action("replay", "traces by the reference's plain rules, and on the simulated fleet beside them")
+    replay.add_argument("paths", nargs="+", metavar="FILE|FOLDER", help="traces, or folders of them")
+    replay.add_argument("--workers", default="4,8", metavar="N,N,...", help="fleet sizes (default: 4,8)")
+    replay.add_argument(
+        "--cache", default="256k,1M", metavar="SIZE,...", help="tokens of a worker, or endless (256k,1M)"
+    )
+    replay.add_argument("--policies", default="cache_aware", metavar="P,P,...", help="to simulate; none: rules alone")
+    replay.add_argument("--rows", type=int, metavar="N", help="only the first N rows of each trace")
+    replay.add_argument("--speed", type=float, default=1.0, help="play the trace so many times as fast (default: 1)")
+    replay.add_argument("--seed", type=int, default=0, help="of prompts and the fleet (default: 0)")
+    replay.add_argument("--processes", type=int, default=2, metavar="N", help="processes (default: 2)")
+    replay.add_argument("--json", type=Path, metavar="FILE.json", help="the same with all digits")
+    _add_gpu(replay)
 
     scale = action("scale", "how many requests are simulated per second of processor time, by fleet size")
     scale.add_argument("--workers", default="10,100,1000", metavar="N,N,...", help="fleet sizes (default: 10,100,1000)")
@@ -81,9 +93,7 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
 def _add_fleet(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--routers", type=int, default=1, metavar="N", help="routers (default: 1)")
-    add("--gpu", default="h100", help="l4, a10g, a100, h100 or h200 (default: h100)")
-    add("--gpus", type=int, default=1, metavar="N", help="of a worker, tensor parallel (default: 1)")
-    add("--model", default="llama-3.1-8b", help="smollm2-135m, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b")
+    _add_gpu(parser)
     add("--calibration", type=Path, metavar="FILE", help="what `trieway calibrate` printed, instead of a GPU")
     add("--kv-tokens", type=int, metavar="N", help="cache of a worker; default: what fits; calibrated: 32768")
     add("--page-size", type=int, metavar="N", help="default: 16; calibrated: 1")
@@ -93,3 +103,10 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     add("--no-prefix-cache", dest="prefix_cache", action="store_false", help="workers keep nothing")
     add("--delay", metavar="TIME", help="of a message between two processes (default: 0.3ms; calibrated: 0)")
     add("--jitter", metavar="TIME", help="mean of what comes on top (default: 0.2ms; calibrated: 0)")
+
+
+def _add_gpu(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--gpu", default="h100", help="l4, a10g, a100, h100 or h200 (default: h100)")
+    add("--gpus", type=int, default=1, metavar="N", help="of a worker, tensor parallel (default: 1)")
+    add("--model", default="llama-3.1-8b", help="smollm2-135m, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b")
