@@ -35,6 +35,7 @@ from trieway.loadgen.runs.progress import Watcher, watcher
 from trieway.loadgen.runs.repeats import run_repeats
 from trieway.loadgen.runs.study import Runner, StudyPlan
 from trieway.loadgen.workloads import RECIPES, SCALE, describe
+from trieway.router.core import POLICIES
 
 INTERRUPTED_BY_USER = "interrupted"
 T = TypeVar("T")
@@ -178,6 +179,9 @@ _Started = Callable[[Setting], AbstractAsyncContextManager[Url]]
 def _fleets(asked: argparse.Namespace) -> tuple[list[Setting], _Started]:
     """The fleets to measure, and how to get at one."""
     policies = [part.strip() for part in asked.policies.split(",")] if asked.policies else []
+    for policy in policies:
+        if policy not in POLICIES:
+            raise LoadError(f"no policy named {policy!r}; there are {', '.join(POLICIES)}")
     try:
         workers = [int(part) for part in asked.workers.split(",")] if asked.workers else []
     except ValueError:
@@ -187,13 +191,18 @@ def _fleets(asked: argparse.Namespace) -> tuple[list[Setting], _Started]:
     if asked.url is not None and (policies or workers):
         raise LoadError("--policies and --workers start fleets here; leave the URL out, or them")
 
+    try:
+        more = shlex.split(asked.up_args)
+    except ValueError as error:
+        raise LoadError(f"--up-args {asked.up_args!r} cannot be taken apart: {error}") from None
+
     @asynccontextmanager
     async def found(setting: Setting) -> AsyncIterator[Url]:
         yield parse_url(asked.url)
 
     @asynccontextmanager
     async def started(setting: Setting) -> AsyncIterator[Url]:
-        async with fleet_of(setting, shlex.split(asked.up_args)) as url:
+        async with fleet_of(setting, more) as url:
             yield parse_url(url)
 
     if asked.url is not None:
