@@ -11,10 +11,15 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trieway.cli import main
+from trieway.loadgen.errors import LoadError
+from trieway.loadgen.sources import load
 
 Output = pytest.CaptureFixture[str]
 URL = "127.0.0.1:9"
@@ -342,3 +347,34 @@ def test_a_full_disk_is_told_before_the_run(tmp_path: Path, capsys: Output, monk
     monkeypatch.setattr(Path, "write_bytes", full)
     for command in (("load", "run", URL), ("sim", "run"), ("sim", "compare")):
         assert "No space left on device" in refused(capsys, *command, "--json", str(tmp_path / "r.json"))
+
+
+# Anything at all.
+
+GOOD = (
+    "\n".join(ROW.replace(":0,", f":{at},", 1).replace("[0]", f"[{at}]") for at in range(3)).encode(),
+    "\n".join(TEXT.replace('"step":0', f'"step":{at}') for at in range(3)).encode(),
+    "\n".join([REQUEST, '{"prompt":"x","session_id":"s"}', '{"custom_id":"a","body":{"prompt":"y"}}']).encode(),
+    b'{"question":"one?","answer":"1"}\n{"question":"two?","answer":"2"}',
+)
+
+
+@given(
+    data=st.sampled_from(GOOD),
+    changes=st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 3), st.binary(max_size=4)), max_size=4),
+    packed=st.booleans(),
+)
+def test_no_file_brings_it_down(data: bytes, changes: list[tuple[int, int, bytes]], packed: bool) -> None:
+    """Bytes overwritten, cut out and put in: a workload comes out that keeps its promises, or one line."""
+    for place, cut, put in changes:
+        at = place % (len(data) + 1)
+        data = data[:at] + put + data[at + cut :]
+    with NamedTemporaryFile(suffix=".jsonl") as file:
+        file.write(gzip.compress(data, 1) if packed else data)
+        file.flush()
+        said = ""
+        try:
+            load(file.name).check()
+        except LoadError as error:
+            said = str(error)
+    assert not said or (file.name in said and "\n" not in said)
