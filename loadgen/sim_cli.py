@@ -1,4 +1,5 @@
-"""The flags of `trieway sim`; what the commands do is in simulations/commands.py, which is imported when one runs.
+"""The flags of `trieway sim`; what the commands do is in simulations/commands.py (and reproductions/commands.py), which
+is imported when one runs.
 
 Does not know the simulator: building the parser must cost nothing.
 """
@@ -6,20 +7,19 @@ Does not know the simulator: building the parser must cost nothing.
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Callable
 from pathlib import Path
 
 from trieway.loadgen.cli import ARRIVALS
+from trieway.loadgen.lazily import lazily
 
 
 def add_sim(sim: argparse.ArgumentParser) -> None:
     """`run`, `compare`, `replay`, `scale`, `seeds` under `trieway sim`."""
     actions = sim.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=type(sim))
 
-    def action(name: str, does: str) -> argparse.ArgumentParser:
+    def action(name: str, does: str, where: str = "simulations") -> argparse.ArgumentParser:
         parser = actions.add_parser(name, help=does, description=does, allow_abbrev=False)
-        parser.set_defaults(run=_later(name))
+        parser.set_defaults(run=lazily(f"trieway.loadgen.{where}.commands", name))
         return parser
 
     run = action("run", "play a workload on a simulated fleet; the report is that of `load run`")
@@ -64,12 +64,14 @@ def add_sim(sim: argparse.ArgumentParser) -> None:
     seeds.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (default: 1000)")
     seeds.add_argument("--processes", type=int, default=2, metavar="N", help="processes (default: 2)")
 
-
-def _later(name: str) -> Callable[[argparse.Namespace], int]:
-    def run(asked: argparse.Namespace) -> int:
-        return int(getattr(importlib.import_module("trieway.loadgen.simulations.commands"), name)(asked))
-
-    return run
+    parts = "hit-rates,ablations,curve,scaling,overhead"
+    again = action("reproduce", "the RadixAttention paper's experiments next to its figures", "reproductions")
+    again.add_argument("--parts", default=parts, metavar="P,P,...", help=f"of {parts} (default: all)")
+    again.add_argument("--quick", action="store_true", help="small workloads: under a minute")
+    again.add_argument("--seed", type=int, default=0, help="of prompts and the fleet (default: 0)")
+    again.add_argument("--times", action="store_true", help="also write this machine's times, which are never the same")
+    again.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots")
+    again.add_argument("--json", type=Path, metavar="FILE.json", help="everything")
 
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
