@@ -6,9 +6,10 @@ Does not know HTTP or reports: building the parser must cost nothing.
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable
 from pathlib import Path
+
+from trieway.loadgen.lazily import lazily
 
 ARRIVALS = "poisson:4, constant:4, gamma:4:0.25, ramp:1:20:60, steps:1x30,2x30, trace, trace:2 or closed:16"
 
@@ -54,7 +55,7 @@ def add_load(load: argparse.ArgumentParser) -> None:
     _add_run(sweep, flush=False, repeats=3, csv=False)
     sweep.set_defaults(run=_later("sweep"))
 
-    compare = action("compare", "two reports side by side, with a verdict that knows noise")
+    compare = action("compare", "two reports or studies, of `load` or `sim`, with a verdict that knows noise")
     compare.add_argument("a", type=Path, metavar="A.json", help="what to compare with")
     compare.add_argument("b", type=Path, metavar="B.json", help="what is new")
     compare.add_argument("--fail-on-worse", action="store_true", help="exit code 1 if b is worse")
@@ -66,10 +67,7 @@ def add_load(load: argparse.ArgumentParser) -> None:
 
 
 def _later(name: str) -> Callable[[argparse.Namespace], int]:
-    def run(asked: argparse.Namespace) -> int:
-        return int(getattr(importlib.import_module("trieway.loadgen.runs.commands"), name)(asked))
-
-    return run
+    return lazily("trieway.loadgen.runs.commands", name)
 
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,10 @@ from typing import BinaryIO
 from trieway.loadgen.errors import TraceError
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
+TOKENS_MAX = 1 << 24
+"""Of one prompt or answer in a file: no model reads or writes more."""
+TIME_MAX_S = 10.0 * 365 * 86_400
+"""A time in a file beyond this is a mistake of units, and none that could be waited for."""
 _GZIP = b"\x1f\x8b"
 
 

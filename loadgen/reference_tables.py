@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         print("usage: python -m trieway.loadgen.reference [--bound] FILE_OR_FOLDER ...", file=sys.stderr)
         return 2
     try:
-        for line in tables([read_trace(path) for path in _trace_files(paths)], bound=bound):
+        for line in tables_of(paths, bound=bound):
             print(line, flush=True)
     except LoadError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -40,14 +40,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def tables_of(paths: Sequence[str], *, bound: bool = False) -> Iterator[str]:
+    """Of files and folders. LoadError: something in them cannot be used; nothing is told before all are read."""
+    return tables([read_trace(path) for path in trace_files(paths)], bound=bound)
+
+
 def tables(traces: Sequence[Trace], *, bound: bool = False) -> Iterator[str]:
     """Lines of Markdown; a trace with heads comes twice. `bound`: with the oracle bound of reuse in a last column."""
     yield "# Reference numbers"
-    plain = [trace for trace in traces if not _has_heads(trace)]
+    plain = [trace for trace in traces if not has_heads(trace)]
     if plain:
         yield from _section("## Traces", [("", trace) for trace in plain], bound)
     for trace in traces:
-        if _has_heads(trace):
+        if has_heads(trace):
             yield from _section(f"### {trace.name}, block ids as in the source", [("", trace)], bound)
             title = f"### {trace.name}, tools and system prompt shared between sessions"
             yield from _section(title, [(" +head", trace.with_shared_head())], bound)
@@ -56,44 +61,48 @@ def tables(traces: Sequence[Trace], *, bound: bool = False) -> Iterator[str]:
 def _section(title: str, traces: Sequence[tuple[str, Trace]], bound: bool) -> Iterator[str]:
     rows = [(trace.name + mark, trace, Reference(trace)) for mark, trace in traces]
     yield from ("", title, "")
-    yield from _head(
+    yield from head(
         "trace", "requests", "span s", "prompt tokens", "sessions (multi)", *(name for name, _ in ONE_CACHE)
     )
     for name, _, one in rows:
         sessions, multi = one.sessions
         shares = [f"{100 * one.one_cache(size):.2f}" for _, size in ONE_CACHE]
-        yield _row(name, len(one.prompts), one.span_s, one.prompt_tokens, f"{sessions} ({multi})", *shares)
+        yield row(name, len(one.prompts), one.span_s, one.prompt_tokens, f"{sessions} ({multi})", *shares)
     for workers in FLEETS:
         for size in FLEET_CACHES:
             yield from ("", f"{workers} workers, {size or 'inf'} tokens each: hit % (imbalance, win60)", "")
-            yield from _head("trace", *RULES, *(["bound"] if bound else []))
+            yield from head("trace", *RULES, *(["bound"] if bound else []))
             for name, trace, one in rows:
-                cells = [_cell(one.run(rule, workers, size)) for rule in RULES]
+                cells = [cell(one.run(rule, workers, size)) for rule in RULES]
                 if bound:
                     total = None if size is None else workers * size
                     cells.append(f"{100 * trace_bound(trace, total).share:.2f}")
-                yield _row(name, *cells)
+                yield row(name, *cells)
 
 
-def _cell(outcome: Outcome) -> str:
+def cell(outcome: Outcome) -> str:
+    """hit % (imbalance, win60)."""
     return f"{100 * outcome.hit_share:.2f} ({outcome.imbalance:.2f}, {outcome.win60:.2f})"
 
 
-def _head(*cells: str) -> Iterator[str]:
-    yield _row(*cells)
+def head(*cells: str) -> Iterator[str]:
+    """The two lines above a table."""
+    yield row(*cells)
     yield "|---" * len(cells) + "|"
 
 
-def _row(*cells: object) -> str:
+def row(*cells: object) -> str:
+    """One line of a table."""
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
-def _has_heads(trace: Trace) -> bool:
+def has_heads(trace: Trace) -> bool:
+    """Whether it says which rows share their tools and system prompt."""
     return any(row.head_key is not None for row in trace.rows)
 
 
-def _trace_files(paths: Sequence[str]) -> Iterator[str]:
-    """The files named, and of folders those that hold a trace."""
+def trace_files(paths: Sequence[str]) -> Iterator[str]:
+    """The files named, and of folders those that hold a trace. TraceError: a folder without any."""
     for path in paths:
         if not os.path.isdir(path):
             yield path

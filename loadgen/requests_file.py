@@ -16,15 +16,16 @@ from typing import Annotated
 import msgspec
 
 from trieway.loadgen.errors import TraceError
-from trieway.loadgen.lines import numbered_lines, plain_name
+from trieway.loadgen.lines import TIME_MAX_S, TOKENS_MAX, numbered_lines, plain_name
 from trieway.loadgen.vocabulary import AnswerOf, Call, Message, Part, Text, Workload, quoted_in_vain
 
 CALLS_MAX = 5_000_000
 OUTPUT_TOKENS = 16
 """Where a line says nothing, as OpenAI's completions."""
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=TIME_MAX_S)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=TIME_MAX_S * 1e3)]
 
 
 class _Piece(msgspec.Struct):
@@ -46,7 +47,7 @@ class _Line(msgspec.Struct):
     body: msgspec.Raw = msgspec.Raw()
     session_id: str | None = None
     after: list[str] | None = None
-    timestamp: Seconds | None = None
+    timestamp: Moment | None = None
     think_s: Seconds = 0.0
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None

@@ -1,4 +1,5 @@
-"""The flags of `trieway sim`; what the commands do is in simulations/commands.py, which is imported when one runs.
+"""The flags of `trieway sim`; what the commands do is in simulations/commands.py (and reproductions/commands.py), which
+is imported when one runs.
 
 Does not know the simulator: building the parser must cost nothing.
 """
@@ -6,20 +7,19 @@ Does not know the simulator: building the parser must cost nothing.
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Callable
 from pathlib import Path
 
 from trieway.loadgen.cli import ARRIVALS
+from trieway.loadgen.lazily import lazily
 
 
 def add_sim(sim: argparse.ArgumentParser) -> None:
-    """`run`, `compare`, `scale`, `seeds` under `trieway sim`."""
+    """`run`, `compare`, `replay`, `scale`, `seeds` under `trieway sim`."""
     actions = sim.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=type(sim))
 
-    def action(name: str, does: str) -> argparse.ArgumentParser:
+    def action(name: str, does: str, where: str = "simulations") -> argparse.ArgumentParser:
         parser = actions.add_parser(name, help=does, description=does, allow_abbrev=False)
-        parser.set_defaults(run=_later(name))
+        parser.set_defaults(run=lazily(f"trieway.loadgen.{where}.commands", name))
         return parser
 
     run = action("run", "play a workload on a simulated fleet; the report is that of `load run`")
@@ -31,14 +31,26 @@ def add_sim(sim: argparse.ArgumentParser) -> None:
     run.add_argument("--csv", type=Path, metavar="FILE.csv", help="a row per request")
 
     compare = action("compare", "two reports side by side; or, without files, policies and fleet sizes on one workload")
-    compare.add_argument(
-        "reports", type=Path, nargs="*", metavar="A.json B.json", help="two reports of `sim` or `load`"
-    )
+    compare.add_argument("reports", type=Path, nargs="*", metavar="A.json B.json", help="two reports or studies")
     compare.add_argument("--fail-on-worse", action="store_true", help="exit code 1 if B is worse")
     compare.add_argument("--policies", default="cache_aware,round_robin", metavar="P,P,...", help="to be compared")
     compare.add_argument("--workers", default="4", metavar="N,N,...", help="fleet sizes to be compared (default: 4)")
     _add_workload(compare)
     _add_fleet(compare)
+
+    replay = action("replay", "traces by the reference's plain rules, and on the simulated fleet beside them")
+    replay.add_argument("paths", nargs="+", metavar="FILE|FOLDER", help="traces, or folders of them")
+    replay.add_argument("--workers", default="4,8", metavar="N,N,...", help="fleet sizes (default: 4,8)")
+    replay.add_argument(
+        "--cache", default="256k,1M", metavar="SIZE,...", help="tokens of a worker, or endless (256k,1M)"
+    )
+    replay.add_argument("--policies", default="cache_aware", metavar="P,P,...", help="to simulate; none: rules alone")
+    replay.add_argument("--rows", type=int, metavar="N", help="only the first N rows of each trace")
+    replay.add_argument("--speed", type=float, default=1.0, help="play the trace so many times as fast (default: 1)")
+    replay.add_argument("--seed", type=int, default=0, help="of prompts and the fleet (default: 0)")
+    replay.add_argument("--processes", type=int, default=2, metavar="N", help="processes (default: 2)")
+    replay.add_argument("--json", type=Path, metavar="FILE.json", help="the same with all digits")
+    _add_gpu(replay)
 
     scale = action("scale", "how many requests are simulated per second of processor time, by fleet size")
     scale.add_argument("--workers", default="10,100,1000", metavar="N,N,...", help="fleet sizes (default: 10,100,1000)")
@@ -52,12 +64,14 @@ def add_sim(sim: argparse.ArgumentParser) -> None:
     seeds.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (default: 1000)")
     seeds.add_argument("--processes", type=int, default=2, metavar="N", help="processes (default: 2)")
 
-
-def _later(name: str) -> Callable[[argparse.Namespace], int]:
-    def run(asked: argparse.Namespace) -> int:
-        return int(getattr(importlib.import_module("trieway.loadgen.simulations.commands"), name)(asked))
-
-    return run
+    parts = "hit-rates,ablations,curve,scaling,overhead"
+    again = action("reproduce", "the RadixAttention paper's experiments next to its figures", "reproductions")
+    again.add_argument("--parts", default=parts, metavar="P,P,...", help=f"of {parts} (default: all)")
+    again.add_argument("--quick", action="store_true", help="small workloads: under a minute")
+    again.add_argument("--seed", type=int, default=0, help="of prompts and the fleet (default: 0)")
+    again.add_argument("--times", action="store_true", help="also write this machine's times, which are never the same")
+    again.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots")
+    again.add_argument("--json", type=Path, metavar="FILE.json", help="everything")
 
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
@@ -81,9 +95,7 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
 def _add_fleet(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--routers", type=int, default=1, metavar="N", help="routers (default: 1)")
-    add("--gpu", default="h100", help="l4, a10g, a100, h100 or h200 (default: h100)")
-    add("--gpus", type=int, default=1, metavar="N", help="of a worker, tensor parallel (default: 1)")
-    add("--model", default="llama-3.1-8b", help="smollm2-135m, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b")
+    _add_gpu(parser)
     add("--calibration", type=Path, metavar="FILE", help="what `trieway calibrate` printed, instead of a GPU")
     add("--kv-tokens", type=int, metavar="N", help="cache of a worker; default: what fits; calibrated: 32768")
     add("--page-size", type=int, metavar="N", help="default: 16; calibrated: 1")
@@ -93,3 +105,10 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     add("--no-prefix-cache", dest="prefix_cache", action="store_false", help="workers keep nothing")
     add("--delay", metavar="TIME", help="of a message between two processes (default: 0.3ms; calibrated: 0)")
     add("--jitter", metavar="TIME", help="mean of what comes on top (default: 0.2ms; calibrated: 0)")
+
+
+def _add_gpu(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--gpu", default="h100", help="l4, a10g, a100, h100 or h200 (default: h100)")
+    add("--gpus", type=int, default=1, metavar="N", help="of a worker, tensor parallel (default: 1)")
+    add("--model", default="llama-3.1-8b", help="smollm2-135m, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b")

@@ -16,7 +16,7 @@ import msgspec
 
 from trieway.kernels.block_hash import BLOCK_BYTES
 from trieway.loadgen.errors import TraceError
-from trieway.loadgen.lines import numbered_lines, plain_name
+from trieway.loadgen.lines import TIME_MAX_S, TOKENS_MAX, numbered_lines, plain_name
 
 Kind = Literal["mooncake", "agentic", "text"]
 _BLOCK_TOKENS: Mapping[Kind, int] = {"mooncake": 512, "agentic": 64}
@@ -82,13 +82,13 @@ class Trace:
         return found
 
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Moment = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=TIME_MAX_S * 1e3)]
 
 
 class _Blocks(msgspec.Struct):
     timestamp: Moment
-    input_length: Annotated[int, msgspec.Meta(ge=1)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
     output_length: Count
     hash_ids: tuple[int, ...]
     session_id: str | None = None
@@ -121,7 +121,7 @@ def parse_trace(
         raise TraceError(source, "no rows")
     kind = kind_of(first[1])
     if kind is None:
-        raise TraceError(source, "not a trace row: it has neither `hash_ids` nor `keep_chars`", first[0])
+        raise TraceError(source, _unlike(first[1]), first[0])
     size = TEXT_BLOCK_TOKENS if kind == "text" else block_tokens or _BLOCK_TOKENS[kind]
     every = chain([first], rest)
     rows: list[TraceRow] = []
@@ -143,6 +143,15 @@ def kind_of(line: bytes) -> Kind | None:
     if "hash_ids" in fields:
         return "agentic" if "session_id" in fields else "mooncake"
     return "text" if "keep_chars" in fields else None
+
+
+def _unlike(line: bytes) -> str:
+    """Why it is of no format."""
+    try:
+        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"broken row: {error}"
+    return "not a trace row: it has neither `hash_ids` nor `keep_chars`"
 
 
 Row = TypeVar("Row")

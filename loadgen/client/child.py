@@ -1,7 +1,7 @@
 """A client process: `python -m trieway.loadgen.client.child`, job on standard input, records on standard output.
 
-Keeps true: it ends when its parent does (its standard input closes); a terminal's interrupt is the parent's to judge;
-records go up as they come, so that little is lost if it dies. Does not know other client processes.
+Keeps true: it ends when its parent does (its standard input closes); an interrupt of all processes is the parent's to
+judge; records go up as they come, so that little is lost if it dies. Does not know other client processes.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def _decode(data: bytes, job: asyncio.Future[Job]) -> None:
 
 def main() -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     run_loop(_serve())
 
 

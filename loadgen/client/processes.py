@@ -70,7 +70,7 @@ class Processes:
     async def _spawn(self, job: Job) -> asyncio.subprocess.Process:
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "trieway.loadgen.client.child",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=READ_BYTES,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=READ_BYTES, start_new_session=True,
         )  # fmt: skip
         assert child.stdin is not None
         child.stdin.write(encode_job(job))

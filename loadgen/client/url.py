@@ -45,7 +45,9 @@ def parse_url(text: str) -> Url:
         port = parts.port
     except ValueError as error:
         raise LoadError(f"{text!r} is no URL: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.hostname.isascii():
+    if port == 0:
+        raise LoadError(f"{text!r} is no URL: there is no port 0")
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(parts.hostname):
         raise LoadError(f"{text!r} is no HTTP URL; give one like http://127.0.0.1:8000")
     if parts.username is not None or parts.query or parts.fragment or not _plain(parts.path):
         raise LoadError(f"{text!r} holds more than host, port and path; keys come by --key-file")
@@ -54,5 +56,5 @@ def parse_url(text: str) -> Url:
     return Url(tls=tls, host=parts.hostname, port=port or (443 if tls else 80), path=path)
 
 
-def _plain(path: str) -> bool:
-    return all("!" <= char <= "~" for char in path)
+def _plain(text: str) -> bool:
+    return all("!" <= char <= "~" for char in text)

@@ -8,7 +8,7 @@ matter, that is said too. Between runs more varies than within one: without repe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import variance
@@ -35,6 +35,14 @@ class Verdict(Enum):
     WORSE = "worse"
     SAME = "no difference"
     UNCLEAR = "too noisy to tell"
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Better or worse if one is and none is the opposite."""
+    seen = set(verdicts)
+    if Verdict.BETTER in seen and Verdict.WORSE in seen:
+        return Verdict.UNCLEAR
+    return next((one for one in (Verdict.WORSE, Verdict.BETTER, Verdict.UNCLEAR) if one in seen), Verdict.SAME)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,10 +73,7 @@ class Comparison:
     @property
     def verdict(self) -> Verdict:
         """Better or worse if some figure is and none is the opposite."""
-        seen = {one.verdict for one in self.differences}
-        if Verdict.BETTER in seen and Verdict.WORSE in seen:
-            return Verdict.UNCLEAR
-        return next((v for v in (Verdict.WORSE, Verdict.BETTER, Verdict.UNCLEAR) if v in seen), Verdict.SAME)
+        return together(one.verdict for one in self.differences)
 
     @property
     def summary(self) -> str:
@@ -86,14 +91,26 @@ class Comparison:
         return "NO DIFFERENCE that matters"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """What is compared of a report: headlines, and those of each repeat where there are several."""
+
+    figures: Mapping[str, Figure]
+    repeats: Sequence[Mapping[str, float]] = ()
+
+
 def compare(a: Report, b: Report) -> Comparison:
     """b against a."""
+    one, other = (Side(figures=report.figures, repeats=report.repeats) for report in (a, b))
+    return Comparison(differences=differences(one, other), warnings=tuple(_warnings(a, b)))
+
+
+def differences(a: Side, b: Side, *, among: int = 1) -> tuple[Difference, ...]:
+    """Of every figure that both have. `among`: so many pairs are looked at, each with as many figures."""
     names = [name for name in a.figures if name in b.figures]
     # Several figures are looked at, so each has to be surer (Bonferroni, by widening the interval).
-    wider = _widening(len(names))
-    return Comparison(
-        differences=tuple(_difference(name, a, b, wider) for name in names), warnings=tuple(_warnings(a, b))
-    )
+    wider = _widening(len(names) * among)
+    return tuple(_difference(name, a, b, wider) for name in names)
 
 
 def _widening(figures: int) -> float:
@@ -106,7 +123,7 @@ def _widening(figures: int) -> float:
     return low / _T95_NORMAL
 
 
-def _difference(name: str, a: Report, b: Report, wider: float) -> Difference:
+def _difference(name: str, a: Side, b: Side, wider: float) -> Difference:
     first, second = a.figures[name], b.figures[name]
     scale = 1.0 if name in SHARES else 1.0 / first.value if first.value else math.nan
     change = (second.value - first.value) * scale
@@ -126,9 +143,9 @@ def _difference(name: str, a: Report, b: Report, wider: float) -> Difference:
     )
 
 
-def _repeats(report: Report, name: str) -> list[float]:
-    values = [repeat[name] for repeat in report.repeats if name in repeat]
-    return values if len(values) == len(report.repeats) else []
+def _repeats(side: Side, name: str) -> list[float]:
+    values = [repeat[name] for repeat in side.repeats if name in repeat]
+    return values if len(values) == len(side.repeats) else []
 
 
 def _half_width(a: Sequence[float], b: Sequence[float], first: Figure, second: Figure) -> float | None:

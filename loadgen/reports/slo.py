@@ -65,6 +65,8 @@ def parse_slo(text: str) -> Slo:
         limit = value * 1e3 if unit == "s" else value
         if unit == "%" or limit <= 0.0 or not math.isfinite(limit):
             raise LoadError(f"SLO term {term!r} needs a time above zero; {HOW}")
+        if (metric, quantile) in bounds:
+            raise LoadError(f"the SLO names {name} twice; {HOW}")
         bounds[metric, quantile] = Bound(metric=metric, quantile=quantile, limit_ms=limit)
     if not bounds and errors_max is None:
         raise LoadError(f"the SLO is empty; {HOW}")

@@ -28,7 +28,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, order=True):
     @property
     def name(self) -> str:
         """For tables and legends."""
-        said = [self.policy or "", f"{self.workers} workers" if self.workers is not None else ""]
+        many = "" if self.workers == 1 else "s"
+        said = [self.policy or "", f"{self.workers} worker{many}" if self.workers is not None else ""]
         return ", ".join(filter(None, said)) or "server"
 
 

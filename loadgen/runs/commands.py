@@ -20,8 +20,8 @@ from trieway.loadgen.client.loop import run_loop
 from trieway.loadgen.client.target import Access
 from trieway.loadgen.client.url import Url, parse_url
 from trieway.loadgen.errors import LoadError, RunFailed
-from trieway.loadgen.reports import compare as comparing
-from trieway.loadgen.reports.files import read_report
+from trieway.loadgen.reports.compare import Verdict
+from trieway.loadgen.reports.compare_files import compare_files
 from trieway.loadgen.reports.schema import Report
 from trieway.loadgen.reports.study import Capacity, Setting, Study
 from trieway.loadgen.reports.text import lines, number, percent, table
@@ -35,6 +35,7 @@ from trieway.loadgen.runs.progress import Watcher, watcher
 from trieway.loadgen.runs.repeats import run_repeats
 from trieway.loadgen.runs.study import Runner, StudyPlan
 from trieway.loadgen.workloads import RECIPES, SCALE, describe
+from trieway.router.core import POLICIES
 
 INTERRUPTED_BY_USER = "interrupted"
 T = TypeVar("T")
@@ -51,8 +52,8 @@ def run(asked: argparse.Namespace) -> int:
             plan, asked.repeats, lambda seed: workload_of(asked, seed), stop, watching.update, watching.line
         )
         watching.close()
-        written = outputs.write(outcome.report, outcome.records)
-        _print([*lines(outcome.report), *(f"wrote {path}" for path in written)])
+        _print(lines(outcome.report))
+        _print(f"wrote {path}" for path in outputs.write(outcome.report, outcome.records))
         return _verdict(outcome.report)
 
     return _interruptible(whole)
@@ -80,9 +81,12 @@ def _first(report: Report) -> str:
 def replay(asked: argparse.Namespace) -> int:
     """`trieway load replay`."""
     if asked.rules is not None:
-        from trieway.loadgen.reference_tables import main
+        from trieway.loadgen.reference_tables import tables_of
 
-        return main([asked.workload])
+        if asked.url is not None:
+            raise LoadError("--rules counts without a server; leave the URL out, or --rules")
+        _print(tables_of([asked.workload], bound=asked.bound))
+        return 0
     if asked.url is None:
         raise LoadError("give the server's URL after the file, or --rules reference to do without one")
     return run(asked)
@@ -124,8 +128,8 @@ def sweep(asked: argparse.Namespace) -> int:
             watching.close()
             study = runner.result()
             if study.points:
-                written = outputs.write_study(study)
-                _print([*_study_lines(study), *(f"wrote {path}" for path in written)])
+                _print(_study_lines(study))
+                _print(f"wrote {path}" for path in outputs.write_study(study))
         if study.partial:
             raise RunFailed(f"the study is partial: {study.partial_reason}" + _go_on(asked))
         never = [one for one in study.capacities if one.rate is None]
@@ -175,6 +179,9 @@ _Started = Callable[[Setting], AbstractAsyncContextManager[Url]]
 def _fleets(asked: argparse.Namespace) -> tuple[list[Setting], _Started]:
     """The fleets to measure, and how to get at one."""
     policies = [part.strip() for part in asked.policies.split(",")] if asked.policies else []
+    for policy in policies:
+        if policy not in POLICIES:
+            raise LoadError(f"no policy named {policy!r}; there are {', '.join(POLICIES)}")
     try:
         workers = [int(part) for part in asked.workers.split(",")] if asked.workers else []
     except ValueError:
@@ -184,13 +191,18 @@ def _fleets(asked: argparse.Namespace) -> tuple[list[Setting], _Started]:
     if asked.url is not None and (policies or workers):
         raise LoadError("--policies and --workers start fleets here; leave the URL out, or them")
 
+    try:
+        more = shlex.split(asked.up_args)
+    except ValueError as error:
+        raise LoadError(f"--up-args {asked.up_args!r} cannot be taken apart: {error}") from None
+
     @asynccontextmanager
     async def found(setting: Setting) -> AsyncIterator[Url]:
         yield parse_url(asked.url)
 
     @asynccontextmanager
     async def started(setting: Setting) -> AsyncIterator[Url]:
-        async with fleet_of(setting, shlex.split(asked.up_args)) as url:
+        async with fleet_of(setting, more) as url:
             yield parse_url(url)
 
     if asked.url is not None:
@@ -239,9 +251,9 @@ def _certainty(one: Capacity) -> str:
 
 def compare(asked: argparse.Namespace) -> int:
     """`trieway load compare`."""
-    found = comparing.compare(read_report(asked.a), read_report(asked.b))
-    _print(comparing.lines(found))
-    return int(asked.fail_on_worse and found.verdict is comparing.Verdict.WORSE)
+    found = compare_files(asked.a, asked.b)
+    _print(found.lines)
+    return int(asked.fail_on_worse and found.verdict is Verdict.WORSE)
 
 
 def workloads(asked: argparse.Namespace) -> int:
@@ -283,6 +295,8 @@ def _interruptible(whole: Callable[[Stop, Watcher], Coroutine[Any, Any, int]]) -
             return await whole(stop, watching)
         finally:
             watching.close()
+            for number_ in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number_)
 
     try:
         return run_loop(main())

@@ -21,6 +21,7 @@ from trieway.loadgen.vocabulary import Setting, Workload
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h)?\Z")
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
 FILES_SPARE = 64
+REPEATS_MAX = 1000
 
 
 def seconds(text: str, name: str) -> float:
@@ -30,6 +31,17 @@ def seconds(text: str, name: str) -> float:
     if not math.isfinite(value):
         raise LoadError(f"--{name} {text!r} is no time; give one like 500ms, 60s or 5m")
     return value
+
+
+def whole_numbers(text: str, name: str) -> list[int]:
+    """Of `10,100`. LoadError: not such a list."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise LoadError(f"--{name} {text!r} is no list of whole numbers; give one like 4,8")
+    return list(dict.fromkeys(found))
 
 
 def settings_of(pairs: list[str]) -> dict[str, Setting]:
@@ -90,6 +102,8 @@ def plan_of(asked: argparse.Namespace, url: Url, arrivals_text: str) -> Plan:
     for name, least in (("repeats", 1), ("warmup_requests", 0), ("processes", 1)):
         if getattr(asked, name) < least:
             raise LoadError(f"--{name.replace('_', '-')} is at least {least}")
+    if asked.repeats > REPEATS_MAX:
+        raise LoadError(f"--repeats is at most {REPEATS_MAX}")
     if asked.cache_tokens is not None and asked.cache_tokens < 1:
         raise LoadError("--cache-tokens is at least 1")
     duration = None if asked.duration is None else seconds(asked.duration, "duration")

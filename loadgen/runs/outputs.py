@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trieway.loadgen.errors import LoadError, RunFailed
 from trieway.loadgen.records import Record
 from trieway.loadgen.reports.files import check_writable, write_bytes, write_report
 from trieway.loadgen.reports.report_html import html_of
@@ -27,19 +28,32 @@ class Outputs:
         check_writable((self.json, self.html, self.csv))
 
     def write(self, report: Report, records: Sequence[Record]) -> list[Path]:
-        """What was written."""
-        if self.json is not None:
-            write_report(report, self.json)
-        if self.html is not None:
-            write_bytes(self.html, html_of(report).encode())
-        if self.csv is not None:
-            write_bytes(self.csv, csv_of(records).encode())
-        return [path for path in (self.json, self.html, self.csv) if path is not None]
+        """What was written. LoadError: one could not be; the others were."""
+        return _all(
+            (self.json, lambda path: write_report(report, path)),
+            (self.html, lambda path: write_bytes(path, html_of(report).encode())),
+            (self.csv, lambda path: write_bytes(path, csv_of(records).encode())),
+        )
 
     def write_study(self, study: Study) -> list[Path]:
-        """What was written."""
-        if self.json is not None:
-            write_study(study, self.json)
-        if self.html is not None:
-            write_bytes(self.html, html_of_study(study).encode())
-        return [path for path in (self.json, self.html) if path is not None]
+        """What was written. LoadError: one could not be; the others were."""
+        return _all(
+            (self.json, lambda path: write_study(study, path)),
+            (self.html, lambda path: write_bytes(path, html_of_study(study).encode())),
+        )
+
+
+def _all(*wanted: tuple[Path | None, Callable[[Path], None]]) -> list[Path]:
+    written, failed = [], []
+    for path, write in wanted:
+        if path is None:
+            continue
+        try:
+            write(path)
+        except LoadError as error:
+            failed.append(str(error))
+        else:
+            written.append(path)
+    if failed:
+        raise RunFailed("; ".join([*failed, *(f"{path} was written" for path in written)]))
+    return written

@@ -8,7 +8,6 @@ takes about one token per 2.9 bytes. Does not know any real vocabulary.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
@@ -32,7 +31,7 @@ class Tokenizer:
         assert len(self._ids) == len(pieces)
         # Filler is words of a space and three letters. As numbers they are found three times as fast as by the pattern.
         self._words = {
-            int.from_bytes(piece, sys.byteorder): token
+            memoryview(piece).cast("I")[0]: token
             for piece, token in self._ids.items()
             if len(piece) == _WORD_BYTES and piece.startswith(b" ")
         }

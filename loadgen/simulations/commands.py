@@ -12,16 +12,22 @@ from contextlib import contextmanager
 
 from trieway import __version__
 from trieway.loadgen.errors import LoadError, RunFailed
-from trieway.loadgen.reports import compare as comparing
-from trieway.loadgen.reports.files import read_report
+from trieway.loadgen.reports.compare import Verdict
+from trieway.loadgen.reports.compare_files import compare_files
+from trieway.loadgen.reports.files import check_writable, write_bytes
 from trieway.loadgen.reports.study import Point, Setting, Study
 from trieway.loadgen.reports.text import lines, number, percent, table
+from trieway.loadgen.runs.options import whole_numbers
 from trieway.loadgen.runs.outputs import Outputs
 from trieway.loadgen.runs.progress import Watcher, watcher
+from trieway.loadgen.simulations import replay_tables
 from trieway.loadgen.simulations.playing import Outcome, Stop, interruptible, play
+from trieway.loadgen.simulations.replay_setup import replay_of
+from trieway.loadgen.simulations.replays import Found, results
 from trieway.loadgen.simulations.scale import scale_lines
 from trieway.loadgen.simulations.seeds import play_seeds
-from trieway.loadgen.simulations.setups import Play, play_of
+from trieway.loadgen.simulations.setups import FLEET_MAX, Play, play_of
+from trieway.router.core import POLICIES
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -30,8 +36,8 @@ def run(asked: argparse.Namespace) -> int:
     planned = play_of(asked, policy=asked.policy, workers=asked.workers)
     with interruptible() as stop, _watching() as watching:
         outcome = play(planned, stop, watching.line, watching.update)
-    written = outputs.write(outcome.report, outcome.records)
-    _print([*lines(outcome.report), speed(outcome), *(f"wrote {path}" for path in written)])
+    _print([*lines(outcome.report), speed(outcome)])
+    _print(f"wrote {path}" for path in outputs.write(outcome.report, outcome.records))
     return _verdict(outcome)
 
 
@@ -65,9 +71,9 @@ def compare(asked: argparse.Namespace) -> int:
         return _compare_fleets(asked)
     if len(asked.reports) != 2:
         raise LoadError("give two reports to compare, or none and --policies or --workers")
-    found = comparing.compare(*map(read_report, asked.reports))
-    _print(comparing.lines(found))
-    return int(asked.fail_on_worse and found.verdict is comparing.Verdict.WORSE)
+    found = compare_files(*asked.reports)
+    _print(found.lines)
+    return int(asked.fail_on_worse and found.verdict is Verdict.WORSE)
 
 
 def _compare_fleets(asked: argparse.Namespace) -> int:
@@ -94,8 +100,8 @@ def _compare_fleets(asked: argparse.Namespace) -> int:
         slo=plays[0][1].slo,
         points=points,
     )
-    written = outputs.write_study(study)
-    _print([*_study_lines(points), *(f"wrote {path}" for path in written)])
+    _print(_study_lines(points))
+    _print(f"wrote {path}" for path in outputs.write_study(study))
     if stop.asked:
         raise RunFailed("interrupted; what was simulated before is above")
     return 0
@@ -148,9 +154,37 @@ def _study_lines(points: list[Point]) -> list[str]:
     )
 
 
+def replay(asked: argparse.Namespace) -> int:
+    """`trieway sim replay`."""
+    check_writable((asked.json,))
+    wanted = replay_of(asked)
+    found: list[Found] = []
+    with interruptible() as stop, _watching() as watching:
+        total = len(wanted.sources) * len(wanted.sizes)
+        watching.line(f"{total} times a trace on a fleet, in {wanted.processes} processes")
+        _print(replay_tables.tables(_told(results(wanted, stop), found, total, watching), wanted.policies))
+    _print(replay_tables.against(found))
+    if asked.json is not None:
+        write_bytes(asked.json, replay_tables.json_of(found, wanted, partial=stop.asked))
+        _print(["", f"wrote {asked.json}"])
+    if stop.asked:
+        raise RunFailed(f"interrupted; {len(found)} of {total} are above")
+    return 0
+
+
+def _told(found: Iterable[Found], kept: list[Found], total: int, watching: Watcher) -> Iterator[Found]:
+    for one in found:
+        kept.append(one)
+        cpu_s = sum(simulated.cpu_s for simulated in one.simulated)
+        watching.line(f"{len(kept)} of {total}: {one.trace.name}, {cpu_s:.0f} s of processor time")
+        yield one
+
+
 def scale(asked: argparse.Namespace) -> int:
     """`trieway sim scale`."""
     sizes = whole_numbers(asked.workers, "workers")
+    if max(sizes) > FLEET_MAX:
+        raise LoadError(f"a simulated fleet has 1 to {FLEET_MAX} workers")
     if asked.requests < 10 or asked.rate <= 0.0 or asked.routers < 1:
         raise LoadError("give at least 10 requests, a rate above 0 and a router")
     with interruptible() as stop:
@@ -173,19 +207,11 @@ def seeds(asked: argparse.Namespace) -> int:
     return 0
 
 
-def whole_numbers(text: str, name: str) -> list[int]:
-    """Of `10,100`. LoadError: not such a list."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise LoadError(f"--{name} {text!r} is no list of whole numbers; give one like 4,8")
-    return list(dict.fromkeys(found))
-
-
 def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or ["cache_aware"]
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise LoadError(f"--policies {text!r} names none; there are {', '.join(POLICIES)}")
+    return found
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from trieway.loadgen.arrivals import Arrivals, ClosedLoop, Per, parse, schedule, users_of
 from trieway.loadgen.errors import LoadError
 from trieway.loadgen.reports.slo import Slo, parse_slo
-from trieway.loadgen.runs.options import seconds, settings_of
+from trieway.loadgen.runs.options import REPEATS_MAX, seconds, settings_of
 from trieway.loadgen.sim.config import FleetSetup, NetworkSetup, RouterSetup, WorkerSetup
 from trieway.loadgen.sim.cost import Rates, SharedMachine, calibrated, roofline
 from trieway.loadgen.sources import load
@@ -20,6 +20,18 @@ from trieway.loadgen.vocabulary import Workload
 from trieway.router.core import POLICIES
 
 FLEET_MAX = 4096
+KV_TOKENS_MAX = 1 << 28
+DELAY_MAX_S = 1.0
+BOUNDS = (
+    *(("repeats", 1, REPEATS_MAX), ("warmup_requests", 0, 1 << 31), ("routers", 1, 256), ("gpus", 1, 1024)),
+    *(
+        ("kv_tokens", 1, KV_TOKENS_MAX),
+        ("page_size", 1, 4096),
+        ("batch_tokens", 1, 1 << 20),
+        ("running_max", 1, 1 << 16),
+    ),
+)
+"""Of flags that are whole numbers: (name, least, most)."""
 CALIBRATED_KV_TOKENS = 32_768
 """A real worker's default."""
 DELAY, JITTER = "0.3ms", "0.2ms"
@@ -69,16 +81,19 @@ class Play:
 
 def play_of(asked: argparse.Namespace, *, policy: str, workers: int) -> Play:
     """LoadError: something in it cannot be used."""
-    for name, least in (("repeats", 1), ("warmup_requests", 0), ("routers", 1)):
-        if getattr(asked, name) < least:
-            raise LoadError(f"--{name.replace('_', '-')} is at least {least}")
-    if asked.routers > FLEET_MAX or not 1 <= workers <= FLEET_MAX:
-        raise LoadError(f"a simulated fleet has 1 to {FLEET_MAX} workers and routers")
+    for name, least, most in BOUNDS:
+        given = getattr(asked, name)
+        if given is not None and not least <= given <= most:
+            raise LoadError(f"--{name.replace('_', '-')} is {least} to {most}, not {given}")
+    if not 1 <= workers <= FLEET_MAX:
+        raise LoadError(f"a simulated fleet has 1 to {FLEET_MAX} workers")
     if policy not in POLICIES:
         raise LoadError(f"no policy named {policy!r}; there are {', '.join(POLICIES)}")
     worker = _worker(asked)
     delay, jitter = _ways(asked)
     network = NetworkSetup(delay_s=seconds(delay, "delay"), jitter_s=seconds(jitter, "jitter"))
+    if max(network.delay_s, network.jitter_s) > DELAY_MAX_S:
+        raise LoadError(f"--delay and --jitter are at most {DELAY_MAX_S:g} s: no fleet works over slower ways")
     fleet = FleetSetup(
         seed=asked.seed,
         workers=(worker,) * workers,

@@ -16,7 +16,8 @@ from .fake_api import FakeApi
 
 ROOT = tools.ROOT
 CHART = ROOT / "helm" / "trieway"
-VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+VALUES = [*sorted((Path(__file__).parent / "values").glob("*.yaml")), *EXAMPLES]
 HELMS = tuple(tools.HELM_WHEELS)
 RELEASE, NAMESPACE = "prod", "llm"
 Manifest = dict[str, Any]
@@ -57,6 +58,12 @@ def rendered(helm: str, values: Path) -> tuple[Manifest, ...]:
     return parse(template(helm, "--values", str(values)))
 
 
+def value_set(stem: str) -> Path:
+    """A value set by the name of its file."""
+    (found,) = (path for path in VALUES if path.stem == stem)
+    return found
+
+
 def parse(text: str) -> tuple[Manifest, ...]:
     return tuple(one for one in yaml.safe_load_all(text) if one)
 
@@ -88,12 +95,22 @@ def containers(pod: Manifest, *, init: bool = True) -> list[Manifest]:
     return [*(spec.get("initContainers", []) if init else []), *spec["containers"]]
 
 
-def main_container(manifests: tuple[Manifest, ...], kind: str, component: str) -> Manifest:
-    """The first container of the first workload of this kind and component."""
-    for one in of_kind(manifests, kind):
-        if one["metadata"]["labels"].get("app.kubernetes.io/component") == component:
-            return dict(containers(one["spec"]["template"], init=False)[0])
-    raise LookupError(f"no {kind} of {component}")
+def component_of(one: Manifest) -> str | None:
+    """Which part of the fleet an object is of."""
+    found: str | None = one["metadata"]["labels"].get("app.kubernetes.io/component")
+    return found
+
+
+def workloads(manifests: tuple[Manifest, ...], *components: str) -> list[Manifest]:
+    """The Deployments, StatefulSets and Jobs of these components."""
+    return [one for one in of_kind(manifests, "Deployment", "StatefulSet", "Job") if component_of(one) in components]
+
+
+def main_container(manifests: tuple[Manifest, ...], component: str) -> Manifest:
+    """The first container of the component's first workload."""
+    for one in workloads(manifests, component):
+        return dict(containers(one["spec"]["template"], init=False)[0])
+    raise LookupError(f"no workload of {component}")
 
 
 def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:

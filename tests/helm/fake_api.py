@@ -1,7 +1,8 @@
-"""Enough of a Kubernetes API server for Helm and for a router: versions, discovery, objects by path, EndpointSlices.
+"""Enough of a Kubernetes API server for Helm, a router and the keeper of deletion costs: versions, discovery, objects
+by path, EndpointSlices, patches that are kept as they came.
 
 Answers 404 for what it does not hold, so that Helm takes objects for new ones. A watch tells nothing until it ends:
-what changes is tested with the stand-in of tests/discovery. Does not validate or admit anything.
+what changes, and what patches do, is tested with the stand-ins of tests/discovery. Does not validate or admit anything.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class FakeApi:
     url: str
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    patched: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
 
 @contextmanager
@@ -69,6 +71,14 @@ def fake_api(minor: int = 33) -> Iterator[FakeApi]:
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        def do_PATCH(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            holder[0].patched.append((self.path.partition("?")[0], body))
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
 
         def log_message(self, format: str, *args: object) -> None:
             pass

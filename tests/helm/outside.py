@@ -71,7 +71,7 @@ def moved(arguments: Sequence[str], *, host: str, port: int, paths: Mapping[str,
     """The arguments with another address, port, and places of mounts."""
     there = []
     for argument in arguments:
-        flag, is_set, value = argument.partition("=")
+        flag, is_set, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
         if flag == "--host":
             value = host
         elif flag == "--port":
@@ -84,12 +84,12 @@ def moved(arguments: Sequence[str], *, host: str, port: int, paths: Mapping[str,
 
 def start(container: Mapping[str, Any], arguments: Sequence[str], url: str, log: Path) -> Running:
     """The container's command with these arguments and its plain environment."""
-    (command,) = container["command"]
-    environ = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    command, *flags = container["command"]
+    environ = {one["name"]: one["value"] for one in container.get("env", ()) if "value" in one}
     environ |= {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [BIN / command, *arguments], stdout=out, stderr=subprocess.STDOUT, env=environ, cwd=log.parent
+            [BIN / command, *flags, *arguments], stdout=out, stderr=subprocess.STDOUT, env=environ, cwd=log.parent
         )
     return Running(process, url, log)
 

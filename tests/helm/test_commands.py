@@ -15,7 +15,7 @@ from trieway.serving.config import RouterConfig, WorkerConfig
 from trieway.serving.config_load import load
 
 from . import tools
-from .chart import HELMS, VALUES, containers, of_kind, pods, rendered
+from .chart import HELMS, VALUES, containers, of_kind, pods, rendered, value_set
 
 pytestmark = [pytest.mark.helm, pytest.mark.usefixtures("helms")]
 each_value_set = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
@@ -48,7 +48,7 @@ def test_environment_of_the_chart_is_none_that_the_program_refuses(values: Path)
 
 
 def test_values_reach_their_settings() -> None:
-    manifests = rendered(HELMS[-1], next(path for path in VALUES if path.stem == "everything"))
+    manifests = rendered(HELMS[-1], value_set("everything"))
     by_name = {one["metadata"]["name"]: one for one in of_kind(manifests, "Deployment", "StatefulSet")}
 
     def config(name: str, kind: type[Any]) -> Any:
@@ -80,10 +80,15 @@ def test_a_fetched_model_is_loaded_from_where_it_was_put() -> None:
 @each_value_set
 def test_the_load_job_is_a_command_that_the_program_takes(values: Path) -> None:
     for job in of_kind(rendered(HELMS[-1], values), "Job"):
-        (container,) = containers(job["spec"]["template"])
+        (container,) = containers(job["spec"]["template"], init=False)
         asked = parsed(container["args"])
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-        assert str(asked.report).rpartition("/")[0] in mounts
+        folder = str(asked.report).rpartition("/")[0]
+        assert folder.rpartition("/")[0] in mounts, "a folder of its own on the claim"
+        assert str(asked.json) == f"{folder}/report.json"
+        assert job["metadata"]["name"].endswith(folder.rpartition("/")[2])
+        (ready,) = job["spec"]["template"]["spec"]["initContainers"]
+        assert folder in ready["args"], "the init container makes it"
         assert str(asked.key_file).rpartition("/")[0] in mounts
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from . import tools
 from .conftest import UNCHECKED
-from .dockerfile import Stage, clean_environment, perform, read
+from .dockerfile import Stage, clean_environment, read
+from .image import Install
 
 ROOT = tools.ROOT
 STAGES = read(ROOT / "Dockerfile")
@@ -87,18 +87,12 @@ def test_hadolint_finds_nothing() -> None:
 
 @pytest.mark.helm
 @pytest.mark.timeout(1800)
-def test_the_install_steps_of_the_cpu_image_give_a_working_pinned_environment(tmp_path: Path) -> None:
+def test_the_install_steps_of_the_cpu_image_give_a_working_pinned_environment(
+    image_install: Install, tmp_path: Path
+) -> None:
     UNCHECKED.add("images: not built (no container engine); the install steps of target cpu were run in a folder")
-    root = tmp_path / "root"
-    # A venv stands in for the base image's Python.
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "base"], check=True, timeout=120)
-    environ = clean_environment(f"{tmp_path}/base/bin:/usr/local/bin:/usr/bin:/bin")
-    # The packages come from where this machine takes its own.
-    environ["PIP_EXTRA_INDEX_URL"] = environ.get("PIP_EXTRA_INDEX_URL", "")
-    environ["TORCH_CPU_WHEELS"] = environ["PIP_EXTRA_INDEX_URL"]
-    perform(STAGES, "wheel", ROOT, root, environ)
-    perform(STAGES, "cpu-environment", ROOT, root, environ)
-
+    assert image_install.finished() == ""
+    root = image_install.root
     binaries = root / "opt" / "trieway" / "bin"
 
     def ask(*command: str) -> str:

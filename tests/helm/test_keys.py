@@ -11,7 +11,7 @@ import pytest
 
 from trieway.serving.auth import KeyRing, read_fleet_secret
 
-from .chart import VALUES, install, name, of_kind, parse, rendered, template
+from .chart import VALUES, install, name, of_kind, parse, rendered, template, value_set
 from .fake_api import fake_api
 
 pytestmark = pytest.mark.helm
@@ -82,7 +82,7 @@ def test_the_servers_can_read_what_the_chart_draws(helm: str, tmp_path: Path) ->
 
 
 def test_with_a_secret_of_the_user_none_is_made_and_its_names_are_used(helm: str) -> None:
-    manifests = rendered(helm, next(path for path in VALUES if path.stem == "existing-secret"))
+    manifests = rendered(helm, value_set("existing-secret"))
     assert not of_kind(manifests, "Secret")
     for one in of_kind(manifests, "Deployment", "StatefulSet"):
         (volume,) = (v for v in one["spec"]["template"]["spec"]["volumes"] if v["name"] == "keys")

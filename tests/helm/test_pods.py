@@ -5,19 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from .chart import HELMS, VALUES, Manifest, containers, name, of_kind, pods, rendered, selects
+from .chart import (
+    HELMS,
+    VALUES,
+    Manifest,
+    component_of,
+    containers,
+    name,
+    of_kind,
+    pods,
+    rendered,
+    selects,
+    value_set,
+    workloads,
+)
 
 pytestmark = [pytest.mark.helm, pytest.mark.usefixtures("helms")]
 THEIRS = {"proxy", "warm"}
 """Containers that a value set brings."""
 OWN_OBJECTS = {
-    ("Secret", "my-keys"), ("Secret", "hub-token"), ("Secret", "otlp"), ("Secret", "redis"), ("Secret", "tls"),
-    ("Secret", "pull"), ("PersistentVolumeClaim", "models"), ("PersistentVolumeClaim", "reports"),
-    ("ServiceAccount", "mine"), ("ServiceAccount", "default"), ("ConfigMap", "env"),
+    *(("Secret", name) for name in ("my-keys", "llm-keys", "hub-token", "otlp", "redis", "tls", "pull")),
+    ("PersistentVolumeClaim", "models"), ("PersistentVolumeClaim", "reports"), ("ConfigMap", "env"),
+    ("ServiceAccount", "mine"), ("ServiceAccount", "default"),
 }  # fmt: skip
 """What the value sets say that the user has."""
 
@@ -71,16 +83,30 @@ def test_keys_are_mounted_read_only_for_the_group_alone(values: Path) -> None:
                             assert mount["readOnly"] is True, whose
 
 
+RIGHTS = {
+    "router": [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}],
+    "deletion-costs": [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    ],
+}
+"""All that each component may do in its namespace."""
+
+
 @each_value_set
-def test_only_what_asks_the_api_server_has_a_token(values: Path) -> None:
+def test_only_what_asks_the_api_server_has_a_token_and_each_has_its_own_rights(values: Path) -> None:
+    manifests = render(values)
     for whose, pod in all_pods(values):
-        asks = whose.startswith("Deployment") or whose.endswith("head")
-        if not asks:
+        asks = pod["metadata"]["labels"]["app.kubernetes.io/component"] in {*RIGHTS, "ray-head"}
+        if not asks or (whose.startswith("RayService") and not whose.endswith("head")):
             assert pod["spec"]["automountServiceAccountToken"] is False, whose
-    for role in of_kind(render(values), "Role"):
-        assert role["rules"] == [
-            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
-        ]
+    accounts: dict[str, set[str | None]] = {}
+    for role in of_kind(manifests, "Role"):
+        assert role["rules"] == RIGHTS[component_of(role) or ""]
+    for binding in of_kind(manifests, "RoleBinding"):
+        (subject,) = binding["subjects"]
+        accounts.setdefault(subject["name"], set()).add(component_of(binding))
+    assert all(len(components) == 1 for components in accounts.values()), "no account has another component's rights"
 
 
 @each_value_set
@@ -106,11 +132,11 @@ def test_the_grace_period_covers_pre_stop_and_drain(values: Path) -> None:
 
 @each_value_set
 def test_servers_have_the_three_probes_and_a_worker_has_minutes_to_load(values: Path) -> None:
-    for one in of_kind(render(values), "Deployment", "StatefulSet"):
+    for one in workloads(render(values), "router", "worker"):
         container = containers(one["spec"]["template"], init=False)[0]
         for probe, path in (("startupProbe", "/livez"), ("readinessProbe", "/readyz"), ("livenessProbe", "/livez")):
             assert container[probe]["httpGet"] == {"path": path, "port": "http", "scheme": "HTTP"}, name(one)
-        if one["kind"] == "StatefulSet":
+        if component_of(one) == "worker":
             startup = container["startupProbe"]
             assert startup["periodSeconds"] * startup["failureThreshold"] >= 600
 
@@ -245,15 +271,55 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(values: Path) -> 
 @each_value_set
 def test_the_router_watches_the_service_that_selects_the_workers(values: Path) -> None:
     manifests = render(values)
-    for router in of_kind(manifests, "Deployment"):
+    for router in workloads(manifests, "router"):
         args = containers(router["spec"]["template"], init=False)[0]["args"]
         flags = dict(arg[2:].split("=", 1) for arg in args if "=" in arg)
         (service,) = (s for s in of_kind(manifests, "Service") if s["metadata"]["name"] == flags["kubernetes-service"])
         assert service["metadata"]["namespace"] == flags["kubernetes-namespace"]
         assert service["spec"]["clusterIP"] == "None"
         assert [port["name"] for port in service["spec"]["ports"]] == [flags["kubernetes-port-name"]]
-        for worker in of_kind(manifests, "StatefulSet"):
+        for worker in workloads(manifests, "worker"):
             assert selects(service["spec"]["selector"], worker["spec"]["template"]["metadata"]["labels"])
+
+
+@each_value_set
+def test_costs_are_kept_of_the_workers_of_deployments(values: Path) -> None:
+    manifests = render(values)
+    wanted = [one for one in workloads(manifests, "worker") if one["kind"] == "Deployment"]
+    keepers = workloads(manifests, "deletion-costs")
+    assert len(keepers) == (1 if wanted else 0)
+    for keeper in keepers:
+        container = containers(keeper["spec"]["template"], init=False)[0]
+        flags = dict(arg[2:].split("=", 1) for arg in container["args"])
+        selector = dict(pair.split("=") for pair in flags["selector"].split(","))
+        for _, pod in pods(manifests):
+            labels = pod["metadata"]["labels"]
+            assert selects(selector, labels) == (labels["app.kubernetes.io/component"] == "worker")
+        for worker in wanted:
+            ports = [port["name"] for port in containers(worker["spec"]["template"], init=False)[0]["ports"]]
+            assert ports == ["http"], "by this name the keeper finds the port"
+            assert "trieway.dev/model" in worker["spec"]["template"]["metadata"]["labels"]
+        secret = next(
+            volume["secret"] for volume in keeper["spec"]["template"]["spec"]["volumes"] if "secret" in volume
+        )
+        assert [item["path"] for item in secret["items"]] == ["fleet-secret"], "it is given no other key"
+        assert "ports" not in container, "nobody asks it anything"
+
+
+def test_a_deployment_of_workers_rolls_as_a_stateful_set_does_unless_told_otherwise() -> None:
+    manifests = render(value_set("deployments"))
+    found = {one["metadata"]["labels"]["trieway.dev/model"]: one for one in workloads(manifests, "worker")}
+    assert {model: one["kind"] for model, one in found.items()} == {
+        "smollm2-135m": "Deployment", "scaled": "Deployment", "replaced": "Deployment", "kept": "StatefulSet",
+    }  # fmt: skip
+    strategies = {model: one["spec"].get("strategy") for model, one in found.items()}
+    assert strategies["smollm2-135m"] == {
+        "type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0},
+    }  # fmt: skip
+    assert strategies["scaled"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert strategies["replaced"] == {"type": "Recreate"}
+    (scaled,) = of_kind(manifests, "ScaledObject")
+    assert scaled["spec"]["scaleTargetRef"]["kind"] == "Deployment"
 
 
 @each_value_set
@@ -270,55 +336,6 @@ def test_service_monitors_select_services_and_name_their_ports(values: Path) -> 
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports
 
 
-def allows(policy: Manifest, source: dict[str, str], port: int) -> bool:
-    """Whether a NetworkPolicy lets pods with these labels in on a port."""
-    for rule in policy["spec"]["ingress"]:
-        peers = rule.get("from")
-        open_to = peers is None or any(
-            "namespaceSelector" not in peer and selects(peer["podSelector"].get("matchLabels", {}), source)
-            for peer in peers
-            if "podSelector" in peer
-        )
-        if open_to and ("ports" not in rule or port in {one["port"] for one in rule["ports"]}):
-            return True
-    return False
-
-
-@each_value_set
-def test_network_policies_let_routers_reach_workers_and_nobody_else(values: Path) -> None:
-    manifests = render(values)
-    policies = {
-        one["metadata"]["labels"].get("app.kubernetes.io/component"): one for one in of_kind(manifests, "NetworkPolicy")
-    }
-    if not policies:
-        assert values.stem == "open"
-        return
-    stranger = {"app": "other"}
-    by_component: dict[Any, dict[str, str]] = {}
-    for labels in labels_of_pods(manifests):
-        by_component.setdefault(labels["app.kubernetes.io/component"], labels)
-    for workload in of_kind(manifests, "StatefulSet"):
-        port = containers(workload["spec"]["template"], init=False)[0]["ports"][0]["containerPort"]
-        assert allows(policies["worker"], by_component["router"], port)
-        assert allows(policies["worker"], by_component["worker"], port), "hand-over goes from worker to worker"
-        assert not allows(policies["worker"], stranger, port)
-        reach = [
-            rule
-            for rule in policies["router"]["spec"]["egress"]
-            if any(
-                selects(peer.get("podSelector", {}).get("matchLabels", {"": ""}), by_component["worker"])
-                for peer in rule.get("to", [])
-            )
-        ]
-        assert any(port in {one["port"] for one in rule["ports"]} for rule in reach)
-    for component in ("router", "worker"):
-        assert policies[component]["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    if "client" in by_component:
-        for router in of_kind(manifests, "Deployment"):
-            port = containers(router["spec"]["template"], init=False)[0]["ports"][0]["containerPort"]
-            assert allows(policies["router"], by_component["client"], port), "helm test and load reach the routers"
-
-
 @each_value_set
 def test_an_autoscaled_workload_has_no_fixed_count(values: Path) -> None:
     manifests = render(values)
@@ -326,7 +343,7 @@ def test_an_autoscaled_workload_has_no_fixed_count(values: Path) -> None:
         (one["spec"]["scaleTargetRef"]["kind"], one["spec"]["scaleTargetRef"]["name"])
         for one in of_kind(manifests, "HorizontalPodAutoscaler", "ScaledObject")
     }
-    for one in of_kind(manifests, "Deployment", "StatefulSet"):
+    for one in workloads(manifests, "router", "worker"):
         assert ("replicas" in one["spec"]) != ((one["kind"], one["metadata"]["name"]) in scaled), name(one)
 
 
@@ -338,8 +355,7 @@ def test_two_renders_differ_in_nothing_but_drawn_keys() -> None:
 
 
 def test_changed_keys_roll_the_pods() -> None:
-    given = next(path for path in VALUES if path.stem == "given-keys")
-    plain = next(path for path in VALUES if path.stem == "minimal")
+    given, plain = value_set("given-keys"), value_set("minimal")
     sums = {
         pod["metadata"]["annotations"]["checksum/keys"]
         for values in (given, plain)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from . import tools
-from .chart import CHART, VALUES, Refused, install, name, parse, rendered, template
+from .chart import CHART, VALUES, Refused, install, name, parse, rendered, template, value_set
 from .fake_api import fake_api
 
 pytestmark = pytest.mark.helm
@@ -49,6 +49,16 @@ BAD: dict[str, tuple[str, str]] = {
     "a replay of nothing": ("load: {enabled: true, command: replay}", r"load: command replay needs load.trace"),
     "a port beyond ports": ("router: {port: 70000}", r"router.port"),
     "a digest that is none": ("image: {digest: latest}", r"image.digest"),
+    "two GPUs for one worker": (
+        "models: [{name: a, gpu: {count: 2}}]",
+        r"gpu.count is 2, but a worker computes on one",
+    ),
+    "a GPU for a CPU worker": ("worker: {device: cpu, gpu: {count: 1}}", r"gpu.count is 1 and device is cpu"),
+    "a Deployment on Ray": ("mode: kuberay\nworker: {kind: Deployment}", r"kind Deployment is of mode deployment"),
+    "a kind that is none": ("worker: {kind: DaemonSet}", r"kind.*StatefulSet.*Deployment"),
+    "costs told too often": ("deletionCost: {intervalSeconds: 1}", r"intervalSeconds"),
+    "a name of the keeper's": ("models: [{name: deletion-costs}]", r"deletion-costs is the name of the chart's own"),
+    "a collector without a scheme": ("tracing: {otlpEndpoint: 'collector:4318'}", r"tracing.otlpEndpoint"),
     "a pool of no tokens": ("worker: {kvTokens: 0}", r"kvTokens"),
 }
 
@@ -122,7 +132,7 @@ def test_a_model_keeps_its_own_word_even_if_it_says_no_or_nothing(helm: str, tmp
 
 
 def test_large_numbers_stay_whole(helm: str) -> None:
-    values = next(path for path in VALUES if path.stem == "everything")
+    values = value_set("everything")
     (worker,) = (one for one in rendered(helm, values) if name(one) == "StatefulSet prod-trieway-llama-8b")
     assert "--kv-tokens=1000000" in worker["spec"]["template"]["spec"]["containers"][0]["args"]
 

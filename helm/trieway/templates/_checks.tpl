@@ -6,17 +6,26 @@
 {{- fail (printf "models: the name %s is there twice; give each model its own" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
-{{- if has .name (list "router" "workers") -}}
+{{- if has .name (list "router" "workers" "deletion-costs") -}}
 {{- fail (printf "models: %s is the name of the chart's own objects; give the model another" .name) -}}
 {{- end -}}
 {{- $whole := include "trieway.workerName" (dict "root" $ "model" .name) -}}
 {{- if gt (len $whole) 52 -}}
-{{- fail (printf "models: %s is %d characters long and a StatefulSet may have 52; shorten the model's name or set fullnameOverride" $whole (len $whole)) -}}
+{{- fail (printf "models: %s is %d characters long, and with what Kubernetes adds it may have 52; shorten the model's name or set fullnameOverride" $whole (len $whole)) -}}
 {{- end -}}
 {{- $model := include "trieway.model" (dict "root" $ "model" .) | fromJson -}}
+{{- if gt (int $model.gpu.count) 1 -}}
+{{- fail (printf "models %s: gpu.count is %d, but a worker computes on one GPU: splitting a model over GPUs (tensorParallel) is not built yet; set gpu.count to 1 and replicas to the number of GPUs" .name (int $model.gpu.count)) -}}
+{{- end -}}
+{{- if and (gt (int $model.gpu.count) 0) (eq $model.device "cpu") -}}
+{{- fail (printf "models %s: gpu.count is %d and device is cpu; take one of them back" .name (int $model.gpu.count)) -}}
+{{- end -}}
+{{- if and (eq $model.kind "Deployment") (eq $.Values.mode "kuberay") -}}
+{{- fail (printf "models %s: kind Deployment is of mode deployment; in mode kuberay Ray Serve runs the workers and chooses which one leaves" .name) -}}
+{{- end -}}
 {{- if $model.autoscaling.enabled -}}
 {{- if eq $.Values.mode "kuberay" -}}
-{{- fail (printf "models %s: autoscaling is KEDA's and of mode deployment; in mode kuberay Ray Serve scales between autoscaling.minReplicas and maxReplicas with kuberay.autoscaling" .name) -}}
+{{- fail (printf "models %s: autoscaling is KEDA's and of mode deployment; in mode kuberay Ray Serve scales between autoscaling.minReplicas and maxReplicas with kuberay.inTreeAutoscaling" .name) -}}
 {{- end -}}
 {{- if and (not $model.autoscaling.prometheusAddress) (not $model.autoscaling.triggers) -}}
 {{- fail (printf "models %s: autoscaling needs autoscaling.prometheusAddress, the URL of the Prometheus that scrapes the workers" .name) -}}

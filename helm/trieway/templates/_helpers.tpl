@@ -68,6 +68,23 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{- define "trieway.keeperName" -}}{{ include "trieway.fullname" . }}-deletion-costs{{- end -}}
+{{- define "trieway.keeperAccount" -}}
+{{- $account := .Values.deletionCost.serviceAccount -}}
+{{- $account.name | default (ternary (include "trieway.keeperName" .) "default" $account.create) -}}
+{{- end -}}
+
+{{/* "yes" where some model's workers are a Deployment whose deletion costs are kept. */}}
+{{- define "trieway.keepsCosts" -}}
+{{- if and (eq .Values.mode "deployment") .Values.deletionCost.enabled -}}
+{{- $found := false -}}
+{{- range .Values.models -}}
+{{- if eq (include "trieway.model" (dict "root" $ "model" .) | fromJson).kind "Deployment" -}}{{- $found = true -}}{{- end -}}
+{{- end -}}
+{{- if $found -}}yes{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Where clients inside the cluster find the fleet. */}}
 {{- define "trieway.url" -}}
 {{- printf "http://%s.%s.svc.%s:%v" (include "trieway.routerName" .) .Release.Namespace .Values.clusterDomain (.Values.router.service.port | int) -}}
@@ -112,7 +129,7 @@ annotations:
 {{- $source = printf "%s/hub/%s" $merged.modelCache.mountPath $merged.name -}}
 {{- end -}}
 {{- $served := $merged.servedModelName | default $merged.model | default $merged.name -}}
-{{- $cuda := gt (int $merged.gpu.count) 0 -}}
+{{- $cuda := or (gt (int $merged.gpu.count) 0) (eq $merged.device "cuda") -}}
 {{- $device := $merged.device -}}
 {{- if eq $device "auto" -}}{{- $device = ternary "cuda" "cpu" $cuda -}}{{- end -}}
 {{- toJson (mergeOverwrite $merged (dict "source" $source "served" $served "cuda" $cuda "device" $device)) -}}

@@ -86,7 +86,7 @@ resources:
     storage: {{ .cache.size }}
 {{- end -}}
 
-{{/* The volume `models`; a StatefulSet's own claims come from its templates instead. */}}
+{{/* The volume `models`; a StatefulSet's own claims come from its templates instead, those of other pods go with them. */}}
 {{- define "trieway.workerVolumes" -}}
 {{ include "trieway.volumes" . }}
 - name: shm
@@ -106,7 +106,7 @@ resources:
 - name: models
   emptyDir:
     sizeLimit: {{ $cache.size }}
-{{- else if eq .root.Values.mode "kuberay" }}
+{{- else if or (eq .root.Values.mode "kuberay") (eq .part.kind "Deployment") }}
 - name: models
   ephemeral:
     volumeClaimTemplate:
