@@ -19,7 +19,7 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels
 PYTEST := $(BIN)/python -m pytest
 SIM_WORKERS := 10,100,1000
 
-.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load bench-router report-schema sim gpu-smoke demo clean
+.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load bench-router replay report-schema sim gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,13 +55,14 @@ test-helm: $(VENV)/.dev ## the chart, its rules and its image (10 minutes); fetc
 verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
 	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/sim $(ARGS)
 
-bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step
+bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step; what the load generator carries (a quiet machine)
 	$(BIN)/python -m tests.tools.bench
+	$(BIN)/python -m tests.tools.bench_load $(ARGS)
 
 bench-load: $(VENV)/.dev ## what a client process of the load generator carries, against a mock
 	$(BIN)/python -m tests.tools.bench_load $(ARGS)
 
-verify-clients: $(VENV)/.dev ## the load generator's figures against aiperf's (1.2 GB in an environment of its own; ARGS="--url ...")
+verify-clients: $(VENV)/.dev ## the load generator's figures against aiperf's on four servers (1.2 GB in an environment of its own; ARGS="--on mock")
 	@test -x build/aiperf/bin/aiperf || { $(PYTHON) -m venv build/aiperf && build/aiperf/bin/pip --disable-pip-version-check install -q aiperf; } \
 	  || echo "aiperf cannot be installed here"
 	$(BIN)/python -m tests.tools.verify_clients --aiperf build/aiperf/bin/aiperf $(ARGS)
@@ -71,6 +72,9 @@ bench-router: $(VENV)/.dev ## CPU of a router per request, both data planes and 
 	  && build/peers/bin/pip --disable-pip-version-check install -q sglang-router vllm-router; } \
 	  || echo "the peers cannot be installed here"
 	$(BIN)/python -m tests.tools.bench_router --peers build/peers/bin $(ARGS)
+
+replay: $(VENV)/.run ## traces by the reference's rules and on the simulated fleet (TRACES=../shared/traces ARGS="--cache 256k --workers 4")
+	$(BIN)/trieway sim replay $(or $(TRACES),../shared/traces) $(ARGS)
 
 report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of the report
 	$(BIN)/python -m tests.tools.report_schema

@@ -76,8 +76,19 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(arrivals_text: str, seconds: float) -> Measured:
-    """One run of one client process."""
+Cores = set[int]
+
+
+def cores() -> tuple[Cores, Cores]:
+    """One for the client process alone, the others for the mock and us; on a single core all share it."""
+    every = os.sched_getaffinity(0)
+    first = {min(every)}
+    return first, every - first or first
+
+
+async def measure(arrivals_text: str, seconds: float, apart: tuple[Cores, Cores]) -> Measured:
+    """One run of one client process, on a core of its own."""
+    mine, others = apart
     arrivals = parse(arrivals_text)
     closed = isinstance(arrivals, ClosedLoop)
     rate = 4 * AIM_PER_S if closed else float(arrivals_text.split(":")[1])
@@ -87,13 +98,16 @@ async def measure(arrivals_text: str, seconds: float) -> Measured:
     )
     assert mock.stdin is not None
     assert mock.stdout is not None
+    os.sched_setaffinity(mock.pid, others)
     processes = Processes()
     records: list[Record] = []
     try:
         url = parse_url((await mock.stdout.readline()).decode().split()[-1])
         pace = Pace(users_max=users_of(arrivals), stop_s=seconds if closed else None, timeout_s=30)
         dialect = Dialect(url=url, model="mock")
+        os.sched_setaffinity(0, mine)  # which the client process inherits
         await processes.start([Job(workload=workload, pace=pace, dialect=dialect, connections_max=2000)])
+        os.sched_setaffinity(0, others)
         async for _, batch in processes.batches():
             records += batch.records
         mock_cpu_s = cpu_seconds(mock.pid)
@@ -121,6 +135,7 @@ async def idle_lateness_ms(seconds: float = 2.0) -> float:
 
 async def whole(rounds: int, seconds: float) -> bool:
     """All runs; whether the best reach the aims."""
+    apart = cores()
     idle = await idle_lateness_ms()
     print(f"load average {os.getloadavg()[0]:.1f}; a process that only sleeps wakes up to {idle:.1f} ms late (p99)")
     print(f"{EVENTS} events per request, each written alone, 5 ms apart; us: of CPU")
@@ -133,7 +148,7 @@ async def whole(rounds: int, seconds: float) -> bool:
             ("the aim", f"poisson:{AIM_PER_S}"),
             ("as fast as it goes", "closed:400"),
         ):
-            found = await measure(text, seconds)
+            found = await measure(text, seconds, apart)
             print(found.line(name), flush=True)
             generator = found.report.generator
             assert generator is not None

@@ -1,18 +1,22 @@
 """`make verify-clients`: our figures against those of aiperf, an independent client, on the same server.
 
-Both ask the same prompts in the same order with the same number of users, each after a flush. Requests, tokens and the
-cached share must agree within 5 %; latencies are printed beside. Without a URL the server is the mock. Exit code 2: no
-aiperf here.
+Both ask the same prompts in the same order with the same number of users, each after a flush, in rounds that begin with
+the one and the other in turn: a router learns, so whoever comes second meets another one. Requests, tokens and the
+cached share must agree within 5 %; latencies are printed beside. The servers: a mock, a worker, and that worker and two
+behind a router (`--on`), or `--url`. Exit code 2: no aiperf here.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from trieway.loadgen.arrivals import parse
@@ -21,12 +25,15 @@ from trieway.loadgen.client.target import Access, Target
 from trieway.loadgen.client.url import Url, parse_url
 from trieway.loadgen.prompts import text_of
 from trieway.loadgen.reports.schema import Report
+from trieway.loadgen.reports.study import Setting
+from trieway.loadgen.runs.fleets import fleet_of
 from trieway.loadgen.runs.once import Stop, run_once
 from trieway.loadgen.runs.plan import Plan
 from trieway.loadgen.vocabulary import Call, Message, Text, Workload
 from trieway.loadgen.workloads import make
 from trieway.worker.models.catalog import resolve
 
+STAGES = ("mock", "worker", "router-1", "router-2")
 OUTPUT_TOKENS = 8
 WITHIN = 0.05
 TIMEOUT_S = 900
@@ -39,7 +46,7 @@ def questions(count: int, seed: int) -> list[str]:
     return (texts * (count // len(texts) + 1))[:count]
 
 
-def ours(url: Url, prompts: list[str], users: int) -> Report:
+async def ours(url: Url, prompts: list[str], users: int) -> Report:
     """One run."""
     calls = tuple(
         Call(
@@ -61,22 +68,14 @@ def ours(url: Url, prompts: list[str], users: int) -> Report:
         flush=True,
         bound=False,
     )
-
-    async def once() -> Report:
-        return (await run_once(plan, Stop())).report
-
-    return run_loop(once())
+    return (await run_once(plan, Stop())).report
 
 
-def flush(url: Url) -> str:
+async def flush(url: Url) -> str:
     """Every worker's cache; the model that is served."""
-
-    async def once() -> str:
-        async with Target(Access(url=url)) as target:
-            await target.flush(await target.backends())
-            return await target.model(None)
-
-    return run_loop(once())
+    async with Target(Access(url=url)) as target:
+        await target.flush(await target.backends())
+        return await target.model(None)
 
 
 def theirs(aiperf: str, url: Url, model: str, prompts: list[str], users: int, folder: Path) -> Mapping[str, float]:
@@ -129,16 +128,90 @@ def figures(report: Report) -> Mapping[str, float]:
 JUDGED = ("requests", "prompt tokens", "output tokens", "cached share")
 
 
-def compare(mine: Mapping[str, float], other: Mapping[str, float]) -> bool:
+@dataclass(frozen=True)
+class Asked:
+    """How to compare."""
+
+    aiperf: str
+    requests: int
+    users: int
+    rounds: int
+
+
+Rows = Sequence[Mapping[str, float]]
+
+
+async def both(url: Url, asked: Asked) -> tuple[Rows, Rows]:
+    """The figures of all rounds, ours and theirs."""
+    prompts = questions(asked.requests, seed=1)
+    found: tuple[list[Mapping[str, float]], list[Mapping[str, float]]] = ([], [])
+    for number in range(asked.rounds):
+        for turn in range(2):
+            if (number + turn) % 2 == 0:
+                found[0].append(figures(await ours(url, prompts, asked.users)))
+                continue
+            model = await flush(url)
+            with tempfile.TemporaryDirectory() as folder:
+                told = await asyncio.to_thread(theirs, asked.aiperf, url, model, prompts, asked.users, Path(folder))
+                found[1].append(told)
+    return found
+
+
+def compare(mine: Rows, other: Rows) -> bool:
     """Print both; whether what is judged agrees."""
     agree = True
-    print(f"{'':<30}{'trieway':>12}{'aiperf':>12}{'difference':>12}")
-    for name, value in mine.items():
-        difference = abs(value - other[name]) / other[name] if other[name] else float(value != other[name])
+    print(f"{'':<30}{'trieway':>22}{'aiperf':>22}{'difference':>12}")
+    for name in mine[0]:
+        first, second = ([row[name] for row in rows] for rows in (mine, other))
+        a, b = sum(first) / len(first), sum(second) / len(second)
+        difference = abs(a - b) / b if b else float(a != b)
         judged = name in JUDGED
         agree &= not judged or difference <= WITHIN
         mark = ("  ok" if difference <= WITHIN else "  TOO FAR") if judged else ""
-        print(f"{name:<30}{value:>12.4g}{other[name]:>12.4g}{difference:>11.1%}{mark}")
+        print(f"{name:<30}{_told(first):>22}{_told(second):>22}{difference:>11.1%}{mark}", flush=True)
+    return agree
+
+
+def _told(values: Sequence[float]) -> str:
+    mean, low, high = sum(values) / len(values), min(values), max(values)
+    return f"{mean:.4g}" if high - low <= 1e-4 * high else f"{mean:.4g} ({low:.4g}-{high:.4g})"
+
+
+@asynccontextmanager
+async def served(stage: str) -> AsyncIterator[str]:
+    """The URL of a server to ask."""
+    if stage == "mock":
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.tools.mock_openai", stdin=-1, stdout=-1
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield (await process.stdout.readline()).decode().split()[-1]
+        finally:
+            process.stdin.close()
+            await process.wait()
+        return
+    async with fleet_of(Setting(workers=2 if stage == "router-2" else 1), ("--model", "smollm2-135m")) as url:
+        if stage != "worker":
+            yield url
+            return
+        async with Target(Access(url=parse_url(url))) as target:
+            (backend,) = await target.backends()
+        yield str(backend.url)
+
+
+async def whole(stages: Sequence[str], asked: Asked) -> bool:
+    """Every server; whether all agree."""
+    agree = True
+    for stage in stages:
+        if stage in STAGES:
+            async with served(stage) as url:
+                found = await both(parse_url(url), asked)
+        else:
+            found = await both(parse_url(stage), asked)
+        print(f"\n{stage}: {asked.requests} requests, {asked.users} users, {asked.rounds} rounds")
+        agree &= compare(*found)
     return agree
 
 
@@ -146,33 +219,20 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--aiperf", required=True, help="its executable")
-    parser.add_argument("--url", help="a server; default: the mock")
+    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--on", default=",".join(STAGES), help=f"servers to start (default: {','.join(STAGES)})")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--users", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
     asked = parser.parse_args()
     if not Path(asked.aiperf).exists():
         print("verify-clients: aiperf is not installed here; nothing was compared")
         return 2
-    mock = None
-    if asked.url is None:
-        mock = subprocess.Popen(
-            [sys.executable, "-m", "tests.tools.mock_openai"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert mock.stdout is not None
-        asked.url = mock.stdout.readline().split()[-1]
-    try:
-        url = parse_url(asked.url)
-        prompts = questions(asked.requests, seed=1)
-        mine = figures(ours(url, prompts, asked.users))
-        model = flush(url)
-        with tempfile.TemporaryDirectory() as folder:
-            other = theirs(asked.aiperf, url, model, prompts, asked.users, Path(folder))
-        return 0 if compare(mine, other) else 1
-    finally:
-        if mock is not None:
-            assert mock.stdin is not None
-            mock.stdin.close()
-            mock.wait()
+    stages = [asked.url] if asked.url else asked.on.split(",")
+    how = Asked(
+        aiperf=str(Path(asked.aiperf).resolve()), requests=asked.requests, users=asked.users, rounds=asked.rounds
+    )
+    return 0 if run_loop(whole(stages, how)) else 1
 
 
 if __name__ == "__main__":
