@@ -47,7 +47,7 @@ def kubectl() -> Path:
 
 def validators() -> Path:
     """A folder for `sys.path` with kubernetes_validate and jsonschema."""
-    return _kept("python", _fetch_validators)
+    return _kept("validators", _fetch_validators)
 
 
 def hadolint() -> Path:

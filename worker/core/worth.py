@@ -14,7 +14,7 @@ from bisect import bisect_left
 from trieway.worker.core.radix import RadixCache
 
 HALFLIFE_S = 300.0
-"""Of the half-lives tried in simulation (docs/decisions/0014) the one that names the cheapest worker best."""
+"""Between one and ten minutes it hardly matters in simulation (docs/decisions/0014)."""
 NOTE_EVERY_S = HALFLIFE_S / 16
 NOTES_MAX = 256
 """Sixteen half-lives, beyond which a token counts for nothing."""
