@@ -8,6 +8,7 @@ know steps or budgets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from trieway.worker.core.kv import KV
 from trieway.worker.core.policies import Rng, admission_order, overdue
@@ -27,10 +28,19 @@ class Admission:
         self._config = config
         self._kv = kv
         self._rng = rng
+        self._ended_at = -inf
 
     def push(self, sequence: Tracked) -> None:
         self.waiting[sequence.request.id] = sequence
         self.worthwhile = True
+
+    def ended(self, now: float) -> None:
+        """A request is complete: what its client asks next may be on the way."""
+        self._ended_at = now
+
+    def expects_follow_up(self, running: Sequence[Tracked], now: float) -> bool:
+        """Whether nothing should be evicted yet for those that wait. On an idle machine somebody must run."""
+        return bool(running) and now - self._ended_at < self._config.follow_up_s
 
     def candidates(self, running: Sequence[Tracked], now: float) -> Iterator[Tracked]:
         """Those to try, in order. `running` is the caller's live list, so that later ones see who was admitted. The

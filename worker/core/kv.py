@@ -47,16 +47,21 @@ class KV:
             sequence.hit_version = self.cache.version
         return sequence.hit
 
-    def admit(self, sequence: Tracked, reserve: int, victims: Iterable[Tracked] = ()) -> list[Tracked] | None:
+    def admit(
+        self, sequence: Tracked, reserve: int, victims: Iterable[Tracked] = (), *, evict: bool = True
+    ) -> list[Tracked] | None:
         """Takes the hit and pages for all tokens not yet computed, if `reserve` pages stay available beside them.
 
         If there is no room, as few of `victims` as needed, in their order, are released and returned. None, and nothing
-        changed, if that is not enough either.
+        changed, if that is not enough either, or if pages would have to be evicted and must not.
         """
         assert sequence.receipt is None
         receipt = self.cache.lock(self.match(sequence))  # first: the own hit is no room to evict
         count = self.pages_for(len(sequence.tokens)) - receipt.length // self.page_size
-        released = self.would_free(victims, count + reserve)
+        if evict:
+            released = self.would_free(victims, count + reserve)
+        else:
+            released = [] if count + reserve <= self.pool.free else None
         if released is None:
             self.cache.unlock(receipt)
             return None

@@ -18,7 +18,7 @@ from trieway.worker.core.admission import Admission
 from trieway.worker.core.counters import Counters
 from trieway.worker.core.kv import KV
 from trieway.worker.core.leap import advance, steady_steps
-from trieway.worker.core.policies import Rng
+from trieway.worker.core.policies import Rng, overdue
 from trieway.worker.core.rates import StepRates
 from trieway.worker.core.sequence import (
     Committed,
@@ -39,9 +39,12 @@ RETRY_AFTER_MAX_S = 30.0
 class Scheduler:
     """Owns the page pool, the radix cache and every request from `add` to its end."""
 
-    def __init__(self, config: SchedulerConfig, token_bytes: Sequence[bytes], rng: Rng) -> None:
+    def __init__(
+        self, config: SchedulerConfig, token_bytes: Sequence[bytes], rng: Rng, *, kv: KV | None = None
+    ) -> None:
+        """`kv`: another cache than the usual one, for studies."""
         self.config = config
-        self.kv = KV(config, token_bytes)
+        self.kv = KV(config, token_bytes) if kv is None else kv
         self._vocabulary = len(token_bytes)
         self._admission = Admission(config, self.kv, rng)
         self._running: list[Tracked] = []  # by rank: the last is the first to be preempted
@@ -101,6 +104,7 @@ class Scheduler:
 
     def finish(self, request_id: str, now: float) -> bool:
         """Ends a running request that the caller found complete (a stop string). False if unknown."""
+        self._admission.ended(now)
         return self._stop(request_id, cancelled=False)
 
     def _stop(self, request_id: str, *, cancelled: bool) -> bool:
@@ -204,12 +208,15 @@ class Scheduler:
         admission = self._admission
         if len(self._running) >= self.config.running_max or not budget:
             return
+        spare = awaited = admission.expects_follow_up(self._running, now)
         for tracked in admission.candidates(self._running, now):
             if not self._chunk(self.kv.hit(tracked), len(tracked.tokens), budget):
                 return
             reserve = admission.reserve(self._running, tracked)
-            released = self.kv.admit(tracked, reserve, admission.victims(self._running, tracked))
+            evict = not spare or overdue(tracked, self.config, now)
+            released = self.kv.admit(tracked, reserve, admission.victims(self._running, tracked), evict=evict)
             if released is None:
+                spare = spare or (self.config.keep_warm and tracked.hit > 0)
                 continue
             for victim in released:
                 works.pop(victim.request.id, None)
@@ -218,6 +225,7 @@ class Scheduler:
             budget = self._plan_chunk(works, tracked, budget)
             if len(self._running) >= self.config.running_max or not budget:
                 return
+        admission.worthwhile = admission.worthwhile or awaited  # the wait ends by itself
 
     def _admitted(self, tracked: Tracked, now: float) -> None:
         del self._admission.waiting[tracked.request.id]
@@ -272,6 +280,7 @@ class Scheduler:
             )
         if finish is not None:
             self._counters.finished += 1
+            self._admission.ended(now)
             self._end(tracked)
         return Outcome(id=tracked.request.id, token=token, first=first, finish=finish)
 

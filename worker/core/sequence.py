@@ -40,6 +40,12 @@ class SchedulerConfig:
     """A request waits for a running prefill if that will lengthen its hit by at least this many tokens."""
     reserve_tokens: int = 32
     """Room kept at admission for the output of each running request, as far as it may still grow."""
+    follow_up_s: float = 0.0
+    """For so long after a request is complete nothing is evicted to admit another one while any runs: a chat's next
+    turn, just on its way, finds its past. 0: no such wait. It costs a step without admissions in a full cache."""
+    keep_warm: bool = False
+    """A request with a hit that does not fit is passed only by such as need no eviction: those behind it cannot push
+    out what it waits with."""
 
     def __post_init__(self) -> None:
         if self.page_size < 1 or self.kv_tokens < self.page_size:
@@ -53,10 +59,10 @@ class SchedulerConfig:
             )
         if self.policy not in get_args(PolicyName):
             raise ValueError(f"unknown policy {self.policy!r}: choose one of {', '.join(get_args(PolicyName))}")
-        if min(self.wait_max_s, self.lpm_waiting_max, self.reserve_tokens) < 0 or self.share_tokens_min < 1:
-            raise ValueError(
-                "wait_max_s, lpm_waiting_max and reserve_tokens must not be negative, share_tokens_min >= 1"
-            )
+        if min(self.wait_max_s, self.lpm_waiting_max, self.reserve_tokens, self.follow_up_s) < 0:
+            raise ValueError("wait_max_s, lpm_waiting_max, reserve_tokens and follow_up_s must not be negative")
+        if self.share_tokens_min < 1:
+            raise ValueError("share_tokens_min must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
