@@ -30,6 +30,11 @@ AGAIN_S = 0.5
 """Pause of a client whose router died or is not there."""
 
 
+def answer_text(seed: int, call_id: str, tokens: int) -> str:
+    """What a fleet of this seed answers to a call: so many words, a token each."""
+    return filler(crc32(f"{seed}/{call_id}".encode()), tokens)
+
+
 class Pending:
     """A call between its due time and its end; `call` is None for a hint."""
 
@@ -194,7 +199,7 @@ class Clients:
 
     def _text(self, call: Call, tokens: int) -> str:
         """What the model says to it; a context that is full cuts it short."""
-        return filler(crc32(f"{self._seed}/{call.id}".encode()), tokens)
+        return answer_text(self._seed, call.id, tokens)
 
     # What routers tell.
 
