@@ -29,8 +29,8 @@ Kubernetes 1.31 or newer, Helm 3.17 or newer. What the alerts mean and what to d
 [docs/operations.md](../../docs/operations.md).
 
 Complete values to start from are in [examples](examples): [one GPU node](examples/one-gpu-node.yaml),
-[a fleet of four models](examples/fleet.yaml), [KubeRay](examples/kuberay-fleet.yaml); the commands that they need stand at
-their heads.
+[a fleet of four models](examples/fleet.yaml), [KubeRay](examples/kuberay-fleet.yaml); the commands that they need stand
+at their heads.
 
 Models are entries of `models`; each takes every value of `worker` too, and its own win:
 
