@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
-_MARKS = (b"<|im_start|>", b"<|im_end|>", b"user\n", b"assistant\n", b"system\n")
-_PIECE = re.compile(rb"<\|im_start\|>|<\|im_end\|>|user\n|assistant\n|system\n| ?[A-Za-z][a-z]{0,2}|[\x00-\xff]")
+_MARKS = (b"<|im_start|>", b"<|im_end|>", b"user", b"assistant", b"system")
+"""A role is a token and so is the end of its line, as in the vocabularies that ChatML is used with."""
+_PIECE = re.compile(rb"<\|im_(?:start|end)\|>|(?:user|assistant|system)(?=\n)| ?[A-Za-z][a-z]{0,2}|[\x00-\xff]")
 _STRETCH = re.compile(rb"<[^ ]*|[^<]+")
 """What begins with `<` up to a space, and what has none: a token holds a `<` or a space at its beginning alone."""
 _WORD_BYTES = 4

@@ -140,8 +140,9 @@ def test_a_lone_server_is_measured_alone_with_new_prompts(server: StandInServer)
     assert (found.model, found.workers, found.together) == ("stand-in", 1, None)
     assert len(found.alone.points) == len(MIXES)
     assert all(point.steps > 0 and point.seconds > 0.0 for point in found.alone.points)
-    prompts = [body["prompt"] for _, body in server.bodies]
-    assert len(set(prompts)) == len(prompts)
+    asked = [json.dumps(body.get("prompt") or body["messages"]) for _, body in server.bodies]
+    assert len(set(asked)) == len(asked)
+    assert {path for path, _ in server.bodies} == {"/v1/completions", "/v1/chat/completions"}
     told = plain(found)
     assert told["version"] == 2
     assert told["together"] is None
@@ -167,6 +168,12 @@ def test_the_simulator_reads_what_is_printed() -> None:
     assert isinstance(alone, Rates)
 
 
+def test_a_model_without_a_template_is_asked_for_completions_alone(server: StandInServer) -> None:
+    server.canned["/v1/chat/completions"] = (400, {"error": {"message": "no template"}})
+    assert len(measured(server.url).alone.points) == len(MIXES)
+    assert [path for path, _ in server.bodies].count("/v1/chat/completions") == 1
+
+
 def test_a_server_that_counts_its_steps_is_believed(server: StandInServer) -> None:
     server.counts_steps = True
     points = measured(server.url).alone.points
@@ -185,10 +192,10 @@ def test_workers_behind_a_router_are_measured_alone_and_together(server: StandIn
 
 
 def test_mixes_beyond_the_context_are_left_out(server: StandInServer) -> None:
-    server.context_tokens_max = 600
+    server.context_tokens_max = 700
     points = measured(server.url).alone.points
     assert POINTS_MIN <= len(points) < len(MIXES)
-    assert max(point.mix.shared for point in points) <= 500
+    assert max(point.mix.shared for point in points) == 600
 
 
 def test_a_context_too_short_for_nearly_all_is_an_error(server: StandInServer) -> None:

@@ -20,7 +20,7 @@ def test_tokens_give_the_text_back(text: bytes) -> None:
     assert all(0 <= token < len(CODEC.table) for token in tokens)
 
 
-_PIECES = re.compile(rb"<\|im_(?:start|end)\|>|user\n|assistant\n|system\n| ?[A-Za-z][a-z]{0,2}|[\x00-\xff]")
+_PIECES = re.compile(rb"<\|im_(?:start|end)\|>|(?:user|assistant|system)(?=\n)| ?[A-Za-z][a-z]{0,2}|[\x00-\xff]")
 _SCRAPS = (
     "<|im_start|>",
     "<|im_end|>",
@@ -57,6 +57,12 @@ def test_a_cut_between_words_changes_no_token(key: int, at: int) -> None:
     text = f"<|im_start|>assistant\n{filler(key, 60)}<|im_end|>\n".encode()
     cut = len(b"<|im_start|>assistant\n") + 4 * at
     assert CODEC.encode(text[:cut]) + CODEC.encode(text[cut:]) == CODEC.encode(text)
+
+
+def test_a_message_takes_five_tokens_beside_its_words() -> None:
+    """As with SmolLM2's own: a mark, the role, the end of its line, a mark, the end of that."""
+    for role in ("system", "user", "assistant"):
+        assert len(CODEC.encode(f"<|im_start|>{role}\n{filler(3, 40)}<|im_end|>\n".encode())) == 45
 
 
 def test_english_takes_about_three_bytes_a_token() -> None:

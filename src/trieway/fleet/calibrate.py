@@ -26,6 +26,7 @@ from trieway.loadgen.client.target import Target
 from trieway.loadgen.client.url import parse_url
 from trieway.loadgen.records import Record
 from trieway.loadgen.sim.cost import CALIBRATION_VERSION
+from trieway.loadgen.vocabulary import Form
 
 POINTS_MIN = 7
 """As many as there are costs."""
@@ -87,7 +88,7 @@ async def calibrate(access: Access, model: str | None, repeats: int, console: Co
     async with Target(TargetAccess(url=url, key=key, admin_key=key)) as target:
         dialect = Dialect(url=url, model=await target.model(model), key=key)
         await target.probe(dialect, stream=True, usage_needed=True)
-        bench = Bench(target, dialect, await target.backends())
+        bench = Bench(target, dialect, await target.backends(), await _forms(target, dialect.model))
         await bench.one_alone(MIXES[0])  # one-off costs of a fresh process
         lone: list[Record] = []
 
@@ -110,6 +111,13 @@ async def calibrate(access: Access, model: str | None, repeats: int, console: Co
         alone=alone,
         together=together,
     )
+
+
+async def _forms(target: Target, model: str) -> list[Form]:
+    """Chats cost a little more than completions; models without a template have none."""
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+    status, _ = await target.post("/v1/chat/completions", body)
+    return ["completion", "chat"] if status == 200 else ["completion"]
 
 
 async def _measured(play: Play, whose: str, repeats: int, console: Console) -> Measured:

@@ -59,7 +59,7 @@ def fit(points: Sequence[Work]) -> Costs:
         found = _not_negative(rows, weights)
         errors = [abs(sum(a * b for a, b in zip(row, found, strict=True)) - 1.0) for row in rows]
         usual = 2.0 * max(median(errors), USUAL_ERROR)
-        weights = [min(1.0, usual / error) if error else 1.0 for error in errors]
+        weights = [min(1.0, (usual / error) ** 2) if error else 1.0 for error in errors]
     step, request, token, pair, before, decode, context = found
     return Costs(
         step_ms=step * 1e3,

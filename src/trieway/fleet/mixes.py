@@ -1,9 +1,10 @@
 """Small mixes of work that calibration drives a server with, and what each of them cost.
 
-A mix is a closed loop for a few seconds: so many users per worker, each at one request after the other, of lengths that
-vary so that they do not march in step. It keeps true that every prompt is new to the cache but for the part that shall
-be cached, that a worker has work from its first request to its last (so that its wall time is the sum of its steps),
-and that counts are what the server said, not what was asked for. It does not know what the counts are used for.
+A mix is a closed loop for a second or two: so many users per worker, each at one request after the other, chats and
+plain completions, of lengths that vary so that they do not march in step. It keeps true that every prompt is new to the
+cache but for the part that shall be cached, that a worker has work from its first request to its last (so that its wall
+time is the sum of its steps), and that counts are what the server said, not what was asked for. It does not know what
+the counts are used for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trieway.loadgen.client.target import Backend, Target
 from trieway.loadgen.client.url import parse_url
 from trieway.loadgen.filler import KEY_MAX
 from trieway.loadgen.records import Record
-from trieway.loadgen.vocabulary import Call, Filler, Part, Text, Workload
+from trieway.loadgen.vocabulary import Call, Filler, Form, Message, Part, Text, Workload
 
 MIX_S = 1.25
 """Requests are begun for so long."""
@@ -53,10 +54,10 @@ MIXES = (
     Mix(users=5, prompt=256),
     Mix(users=12, prompt=64, shared=1000),
     Mix(users=48, prompt=16, shared=2000),
-    Mix(users=2, prompt=16, output=64),
-    Mix(users=6, prompt=16, output=64),
+    Mix(users=2, prompt=16, shared=200, output=64),
+    Mix(users=6, prompt=16, shared=300, output=64),
     Mix(users=16, prompt=16, output=48),
-    Mix(users=4, prompt=32, shared=500, output=64),
+    Mix(users=4, prompt=32, shared=600, output=64),
     Mix(users=8, prompt=32, shared=1000, output=48),
     Mix(users=4, prompt=128, output=32),
     Mix(users=8, prompt=64, shared=500, output=32),
@@ -85,10 +86,12 @@ class Work:
 class Bench:
     """One server and the workers behind it."""
 
-    def __init__(self, target: Target, dialect: Dialect, backends: Sequence[Backend]) -> None:
+    def __init__(self, target: Target, dialect: Dialect, backends: Sequence[Backend], forms: Sequence[Form]) -> None:
+        """`forms`: what the server can be asked."""
         self.backends = list(backends)
         self._target = target
         self._dialect = dialect
+        self._forms = forms
 
     async def all_together(self, mix: Mix) -> list[Work] | None:
         """The mix on every worker at once, through the server. None: a prompt was too long for it."""
@@ -102,7 +105,7 @@ class Bench:
     async def lone_prompt(self, tokens: int) -> list[Record]:
         """A new prompt of this length through the server, nothing beside it; none if it is too long."""
         pace = Pace(users_max=1, timeout_s=TIMEOUT_S)
-        records = await self._drive(self._dialect, [_call("c0", tokens, None, 1)], pace)
+        records = await self._drive(self._dialect, [_call("c0", secrets.choice(self._forms), tokens, None, 1)], pace)
         return [] if _refused(records) else records
 
     def _direct(self, backend: Backend) -> Dialect:
@@ -112,11 +115,14 @@ class Bench:
         head = Filler(secrets.randbelow(KEY_MAX), mix.shared) if mix.shared else None
         if head is not None:
             for worker in workers:
-                first = _call("c0", 1, head, 1)
-                if _refused(await self._drive(self._direct(worker), [first], Pace(timeout_s=TIMEOUT_S))):
+                first = [_call(form, form, 1, head, 1) for form in self._forms]
+                if _refused(await self._drive(self._direct(worker), first, Pace(timeout_s=TIMEOUT_S))):
                     return None
         before = [await self._steps(worker) for worker in workers]
-        calls = _calls(mix, head, REQUESTS_MAX * len(workers))
+        calls = [
+            _call(f"c{number}", secrets.choice(self._forms), _about(mix.prompt), head, _about(mix.output))
+            for number in range(REQUESTS_MAX * len(workers))
+        ]
         pace = Pace(users_max=mix.users * len(workers), stop_s=MIX_S, timeout_s=TIMEOUT_S)
         records = await self._drive(dialect, calls, pace)
         if _refused(records):
@@ -150,18 +156,18 @@ class Bench:
         return records
 
 
-def _calls(mix: Mix, head: Filler | None, count: int) -> list[Call]:
-    return [_call(f"c{number}", _about(mix.prompt), head, _about(mix.output)) for number in range(count)]
-
-
 def _about(mean: int) -> int:
     return mean - mean // 2 + secrets.randbelow(2 * (mean // 2) + 1)
 
 
-def _call(name: str, prompt: int, head: Filler | None, output: int) -> Call:
+def _call(name: str, form: Form, prompt: int, head: Filler | None, output: int) -> Call:
     new = Filler(secrets.randbelow(KEY_MAX), prompt)
+    if form == "chat":
+        user = Message("user", (new,))
+        messages = (user,) if head is None else (Message("system", (head,)), user)
+        return Call(id=name, session=name, messages=messages, output_tokens=output, max_tokens=output)
     parts: tuple[Part, ...] = (new,) if head is None else (head, Text("."), new)
-    return Call(id=name, session=name, form="completion", prompt=parts, output_tokens=output, max_tokens=output)
+    return Call(id=name, session=name, form=form, prompt=parts, output_tokens=output, max_tokens=output)
 
 
 def _refused(records: Iterable[Record]) -> bool:
