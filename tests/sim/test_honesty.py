@@ -6,19 +6,22 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.fleet.test_calibrate import work
 from tests.loadgen.serving import serving
 from tests.sim.support import calibration
+from tests.tools.honesty import __main__ as command
 from tests.tools.honesty import state as states
 from tests.tools.honesty.cases import CASES, Case
 from tests.tools.honesty.machine import Watch
-from tests.tools.honesty.runs import FIGURES, Run, real_run, simulated_run
+from tests.tools.honesty.runs import FIGURES, Lagged, Run, real_run, simulated_run
 from tests.tools.honesty.state import State, pooled
 from tests.tools.honesty.table import broken, costs_of, line_of, text_of
 from tests.tools.mock_openai import Options
@@ -26,6 +29,7 @@ from trieway.fleet.calibrate import Calibration, Measured
 from trieway.fleet.fitting import Costs
 from trieway.fleet.mixes import MIXES
 from trieway.loadgen.errors import LoadError, RunFailed
+from trieway.loadgen.reports.study import Setting
 from trieway.loadgen.sim.cost import SharedMachine, calibrated
 
 OPEN, CLOSED, _ = CASES
@@ -185,6 +189,110 @@ def test_a_run_with_a_failure_is_none() -> None:
 
     with pytest.raises(RunFailed, match=r"system-prompts: chat-.* ended as"):
         asyncio.run(main())
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+class FakeFleet:
+    """In the places of a fleet, of its calibration and of runs on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ttft_ms: float = 100.0) -> None:
+        self.did: list[str] = []
+        self.fails = False
+        self.late = 0
+        self.ttft_ms = ttft_ms
+        monkeypatch.setattr(command, "CASES", (SMALL,))
+        monkeypatch.setattr(command, "fleet_of", self.fleet_of)
+        monkeypatch.setattr(command, "calibrate", self.calibrate)
+        monkeypatch.setattr(command, "real_run", self.real_run)
+        monkeypatch.setattr(command, "Watch", lambda: self)
+
+    def foreign(self) -> float:
+        return 0.0
+
+    @asynccontextmanager
+    async def fleet_of(self, setting: Setting, arguments: Sequence[str]) -> AsyncIterator[str]:
+        assert "--pin" in arguments
+        self.did.append(f"up {setting.workers}")
+        yield "http://fleet"
+        self.did.append("down")
+
+    async def calibrate(self, *asked: object) -> Calibration:
+        self.did.append("calibrate")
+        return await self.calibrated()
+
+    async def calibrated(self) -> Calibration:
+        costs = Costs(
+            step_ms=12.0, request_us=2000.0, prefill_token_us=600.0, prefill_pair_ns=400.0, prefill_context_us=8.0,
+            decode_us=900.0, decode_context_us=3.0, error=0.0,
+        )  # fmt: skip
+        side = Measured(costs=costs, points=tuple(work(mix, costs) for mix in MIXES))
+        return Calibration(model="m", workers=2, repeats=1, latency_ms=2.0, alone=side, together=side)
+
+    async def real_run(self, case: Case, url: str) -> Run:
+        self.did.append(case.name)
+        if self.fails:
+            raise RunFailed("it broke")
+        if self.late:
+            self.late -= 1
+            raise Lagged("late")
+        run = simulated_run(case, pooled([(await self.calibrated()).as_json()]), 2, 0)
+        return replace_figures(run, ttft_p50_ms=self.ttft_ms)
+
+
+def replace_figures(run: Run, **figures: float) -> Run:
+    return msgspec.structs.replace(run, figures=run.figures | figures)
+
+
+def honesty(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["honesty", *arguments])
+    return command.main()
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_rounds_of_a_calibration_and_the_cases_then_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Output
+) -> None:
+    fake = FakeFleet(monkeypatch, ttft_ms=1e-3)
+    state = ("--state", str(tmp_path))
+    assert honesty(monkeypatch, *state, "--workers", "2", "--rounds", "2", "--minutes", "0.1") == command.MORE
+    assert fake.did == [], "a piece takes longer than there is time"
+    assert honesty(monkeypatch, *state, "--workers", "2,4", "--rounds", "2") == 1, "the median is off by far"
+    once = ["calibrate", "system-prompts"] * 2
+    assert fake.did == ["up 2", *once, "down", "up 4", *once, "down"]
+    out = capsys.readouterr().out
+    assert "4 workers, each kept to a core; calibrated 2 times" in out
+    assert "system-prompts: ttft_p50_ms is off by" in out.rstrip().splitlines()[-1]
+    assert honesty(monkeypatch, *state, "--workers", "4", "--rounds", "2") == 0, "four workers are not judged"
+    assert fake.did[-1] == "down", "and nothing is measured twice"
+    assert len(fake.did) == 12
+
+
+def test_bounds_that_hold_are_exit_code_0(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    fake = FakeFleet(monkeypatch)
+    fake.ttft_ms = simulated_run(SMALL, pooled([asyncio.run(fake.calibrated()).as_json()]), 2, 0).figures["ttft_p50_ms"]
+    assert honesty(monkeypatch, "--workers", "2", "--rounds", "1") == 0
+    assert "every bound holds" in capsys.readouterr().out
+
+
+def test_an_open_loop_that_came_late_is_run_again(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    fake = FakeFleet(monkeypatch)
+    fake.late = 2
+    honesty(monkeypatch, "--workers", "4", "--rounds", "1", "--tries", "3")
+    assert fake.did.count("system-prompts") == 3
+    fake.late = 2
+    assert honesty(monkeypatch, "--workers", "4", "--rounds", "1", "--tries", "2") == 1
+    assert "lagged 2 times" in capsys.readouterr().err
+
+
+def test_what_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    FakeFleet(monkeypatch).fails = True
+    assert honesty(monkeypatch, "--workers", "2") == 1
+    assert "honesty: error: it broke" in capsys.readouterr().err
+    assert honesty(monkeypatch, "--workers", "two") == 2
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------
