@@ -199,11 +199,13 @@ def seeds(asked: argparse.Namespace) -> int:
     """`trieway sim seeds`."""
     if asked.seeds < 1 or asked.first < 0 or asked.processes < 1:
         raise LoadError("give at least one seed and one process, and no negative seed")
-    with _watching() as watching:
-        told = play_seeds(asked.first, asked.seeds, asked.processes, watching.line)
+    with interruptible() as stop, _watching() as watching:
+        told = play_seeds(asked.first, asked.seeds, asked.processes, watching.line, stop)
     _print(told.lines())
     if told.failed:
         raise RunFailed(f"{len(told.failed)} of {asked.seeds} seeds failed, the first of them {told.failed[0].seed}")
+    if stop.asked:
+        raise RunFailed(f"interrupted after {len(told.outcomes)} of {asked.seeds} seeds")
     return 0
 
 

@@ -7,12 +7,10 @@ the source, and with shared heads. Does not know how results look.
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from trieway.loadgen.errors import LoadError
@@ -20,11 +18,9 @@ from trieway.loadgen.reference import Reference
 from trieway.loadgen.reference_tables import has_heads, trace_files
 from trieway.loadgen.sim.cost import CostModel
 from trieway.loadgen.simulations.playing import Stop
+from trieway.loadgen.simulations.pools import each
 from trieway.loadgen.simulations.replaying import Counted, Simulated, Size, count, play_trace
 from trieway.loadgen.traces import Trace, read_trace
-
-LOOK_S = 0.2
-"""How soon an interrupt is noticed while processes are at work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,66 +85,50 @@ def sources_of(paths: Sequence[str], rows_max: int | None) -> tuple[Source, ...]
 
 def results(wanted: Wanted, stop: Stop) -> Iterator[Found]:
     """Each as soon as it and those before it are there. Ends early once `stop` is asked."""
-    tasks = [(source, size) for source in wanted.sources for size in wanted.sizes]
-    if wanted.processes == 1:
-        yield from _here(wanted, tasks, stop)
-        return
-    with ProcessPoolExecutor(wanted.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        counted = [pool.submit(_count, *task) for task in tasks]
-        played = [[pool.submit(_play, *task, policy, wanted) for policy in wanted.policies] for task in tasks]
-        for (_, size), first, others in zip(tasks, counted, played, strict=True):
-            every: list[Future[Any]] = [first, *others]
-            if not all(_awaited(future, stop) for future in every):
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                return
-            trace, rules = first.result()
-            yield Found(trace=trace, size=size, counted=rules, simulated=tuple(one.result() for one in others))
-
-
-def _here(wanted: Wanted, tasks: Sequence[tuple[Source, Size]], stop: Stop) -> Iterator[Found]:
-    for source, size in tasks:
-        trace, counted = _count(source, size)
-        simulated = []
-        for policy in wanted.policies:
-            simulated.append(_play(source, size, policy, wanted, stop))
-            if stop.asked:
-                return
+    cells = [(source, size) for source in wanted.sources for size in wanted.sizes]
+    tasks = [_Task(*cell, policy, wanted) for cell in cells for policy in (None, *wanted.policies)]
+    done = map(_here(stop), tasks) if wanted.processes == 1 else each(_done, tasks, wanted.processes, stop)
+    for _, size in cells:
+        parts = list(islice(done, 1 + len(wanted.policies)))
+        if stop.asked or not parts:
+            return
+        (trace, counted), *simulated = parts
         yield Found(trace=trace, size=size, counted=counted, simulated=tuple(simulated))
-
-
-def _awaited(future: Future[Any], stop: Stop) -> bool:
-    """False: interrupted meanwhile."""
-    while not stop.asked:
-        try:
-            future.exception(LOOK_S)
-        except NotYet:
-            continue
-        return True
-    return False
 
 
 # In any process.
 
 
-@lru_cache(maxsize=1)
-def _reference(source: Source) -> tuple[Trace, Reference]:
-    trace = source.read()
-    return trace, Reference(trace)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """No `policy`: the rules."""
+
+    source: Source
+    size: Size
+    policy: str | None
+    wanted: Wanted
 
 
-def _count(source: Source, size: Size) -> tuple[About, Counted]:
-    trace, reference = _reference(source)
+def _here(stop: Stop) -> Callable[[_Task], Any]:
+    return lambda task: None if stop.asked else _done(task, stop)
+
+
+def _done(task: _Task, stop: Stop | None = None) -> Any:
+    """(About, Counted), or Simulated."""
+    trace, reference = _reference(task.source)
+    if task.policy is not None:
+        wanted = task.wanted
+        return play_trace(trace, task.size, task.policy, wanted.cost, seed=wanted.seed, speed=wanted.speed, stop=stop)
     about = About(
         name=trace.name,
         requests=len(trace.rows),
         span_s=float(reference.span_s),
         prompt_tokens=reference.prompt_tokens,
     )
-    return about, count(reference, trace, size)
+    return about, count(reference, trace, task.size)
 
 
-def _play(source: Source, size: Size, policy: str, wanted: Wanted, stop: Stop | None = None) -> Simulated:
-    trace, _ = _reference(source)
-    return play_trace(trace, size, policy, wanted.cost, seed=wanted.seed, speed=wanted.speed, stop=stop)
+@lru_cache(maxsize=1)
+def _reference(source: Source) -> tuple[Trace, Reference]:
+    trace = source.read()
+    return trace, Reference(trace)

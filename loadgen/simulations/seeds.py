@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 from trieway.loadgen.reports.text import number
 from trieway.loadgen.sim.seeds import Outcome, play, world_of
+from trieway.loadgen.simulations.playing import Stop
+from trieway.loadgen.simulations.pools import each
 
-CHUNK = 4
 TELL_S = 10.0
 
 
@@ -69,22 +68,23 @@ def _where(error: BaseException) -> str:
     return f"an assertion in {trace.tb_frame.f_code.co_qualname}, line {trace.tb_lineno}"
 
 
-def play_seeds(first: int, count: int, processes: int, say: Callable[[str], None] = lambda line: None) -> Told:
-    """All seeds from `first` on; failures do not end it."""
+def play_seeds(
+    first: int, count: int, processes: int, say: Callable[[str], None] = lambda line: None, stop: Stop | None = None
+) -> Told:
+    """All seeds from `first` on; failures do not end it, an interrupt does."""
     began = said = time.monotonic()
     outcomes: list[Outcome] = []
     failed: list[SeedFailed] = []
     cpu_s = 0.0
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for found, took_s in pool.map(seed_outcome, range(first, first + count), chunksize=CHUNK):
-            cpu_s += took_s
-            if isinstance(found, Outcome):
-                outcomes.append(found)
-            else:
-                failed.append(found)
-                say(f"seed {found.seed}: {found.why}")
-            now = time.monotonic()
-            if now - said > TELL_S:
-                said = now
-                say(f"{len(outcomes) + len(failed)} of {count} seeds, {len(failed)} failed, {now - began:.0f} s")
+    for found, took_s in each(seed_outcome, range(first, first + count), processes, stop or Stop()):
+        cpu_s += took_s
+        if isinstance(found, Outcome):
+            outcomes.append(found)
+        else:
+            failed.append(found)
+            say(f"seed {found.seed}: {found.why}")
+        now = time.monotonic()
+        if now - said > TELL_S:
+            said = now
+            say(f"{len(outcomes) + len(failed)} of {count} seeds, {len(failed)} failed, {now - began:.0f} s")
     return Told(outcomes=outcomes, failed=failed, wall_s=time.monotonic() - began, cpu_s=cpu_s)

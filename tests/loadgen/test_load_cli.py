@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -269,19 +270,40 @@ def test_a_capacity_is_searched_within_its_limits(
 
 
 @pytest.mark.fleet
-def test_an_interrupted_run_still_writes_its_report(mock: str, tmp_path: Path) -> None:
+def test_an_interrupt_during_the_warm_up_leaves_a_report_without_figures(mock: str, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trieway", "load", "run", mock, "--workload", "unique", "--arrivals", "constant:20",
+         "--set", "scale=0.1", "--warmup", "60s", "--set", "requests=2000", "--json", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "sent" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1, err
+    report = read_report(out)
+    assert report.partial
+    assert report.requests.measured == 0
+    assert report.requests.warmup > 0
+
+
+@pytest.mark.fleet
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_still_writes_its_report(mock: str, tmp_path: Path, number: signal.Signals) -> None:
+    """Whether one process gets the signal or, from a terminal or supervisor, all of the group."""
     out = tmp_path / "r.json"
     process = subprocess.Popen(
         [sys.executable, "-m", "trieway", "load", "run", mock, "--workload", "unique", "--arrivals", "constant:20",
          "--set", "scale=0.1", "--json", str(out), "--processes", "2"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
     # The first line of progress says that requests are out.
     line = process.stderr.readline()
     assert "sent" in line, line
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    (os.killpg if number == signal.SIGTERM else os.kill)(process.pid, number)
     text, err = process.communicate(timeout=30)
     assert process.returncode == 1, err
     assert "PARTIAL: interrupted" in text

@@ -196,8 +196,9 @@ def test_sizes_are_called_as_they_are_given() -> None:
 
 
 def test_the_shared_traces_replay_as_they_are_counted() -> None:
-    """The first rows of each: nothing fails, hits are below the bound, and not far from what the rules reach."""
-    for source in sources_of([str(traces_dir())], 60):
+    """The first rows of two: nothing fails, hits are below the bound, and not far from what the rules reach."""
+    paths = [str(traces_dir() / f"{name}.jsonl.gz") for name in ("miniswe_text", "mooncake_synthetic_head")]
+    for source in sources_of(paths, 60):
         trace, size = source.read(), Size(workers=4, cache_tokens=262_144)
         counted, played = count(Reference(trace), trace, size), play_trace(trace, size, "cache_aware", H100, seed=0)
         assert (played.requests, played.failed) == (60, 0), source
