@@ -28,6 +28,7 @@ from trieway.loadgen.client.messages import (
     to_child,
 )
 from trieway.loadgen.client.pool import Pool
+from trieway.loadgen.client.turns import take_short_turns
 from trieway.loadgen.records import Record
 
 UPDATE_S = 0.5
@@ -153,6 +154,7 @@ def main() -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    take_short_turns()
     run_loop(_serve())
 
 
