@@ -31,7 +31,7 @@ def template(helm: str, *arguments: str) -> str:
     """What `helm template` prints. Raises Refused."""
     run = subprocess.run(
         [tools.helm(helm), "template", RELEASE, CHART, "--namespace", NAMESPACE, *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     if run.returncode:
         raise Refused(run.stderr)
@@ -45,7 +45,7 @@ def install(helm: str, api: FakeApi, *arguments: str) -> str:
             *(tools.helm(helm), "install", RELEASE, CHART, "--dry-run=server", "--disable-openapi-validation"),
             *("--kube-apiserver", api.url, "--namespace", NAMESPACE, *arguments),
         ],
-        capture_output=True, text=True, timeout=60, check=False, env={"PATH": "", "HOME": "/nonexistent"},
+        capture_output=True, text=True, timeout=300, check=False, env={"PATH": "", "HOME": "/nonexistent"},
     )  # fmt: skip
     if run.returncode:
         raise Refused(run.stderr)

@@ -77,7 +77,7 @@ def test_kubectl_takes_it(kubectl: Path, command: str, tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     run = subprocess.run(
         [kubectl, f"--server={NOWHERE}", *words_of(command)[1:]],
-        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, input=POD,
+        capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, input=POD,
         env={"PATH": "", "HOME": str(tmp_path)},
     )  # fmt: skip
     assert misses_only_the_server(run), f"{told()[command]}: {command}: {run.stderr}"
@@ -89,7 +89,7 @@ def test_helm_takes_it(helm: str, command: str, tmp_path: Path) -> None:
     words = words_of(command)[1:]
     run = subprocess.run(
         [tools.helm(helm), f"--kube-apiserver={NOWHERE}", *words],
-        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env={"PATH": "", "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT, env={"PATH": "", "HOME": str(tmp_path)},
     )  # fmt: skip
     assert misses_only_the_server(run), f"{told()[command]}: {command}: {run.stderr}"
     if "install" in words or "upgrade" in words:
@@ -152,7 +152,7 @@ def test_the_notes_tell_commands_that_kubectl_and_helm_take(
         binary, server = (kubectl, "--server") if program == "kubectl" else (tools.helm(HELMS[-1]), "--kube-apiserver")
         run = subprocess.run(
             [binary, f"{server}={NOWHERE}", *words],
-            capture_output=True, text=True, timeout=60, check=False, env={"PATH": "", "HOME": str(tmp_path)},
+            capture_output=True, text=True, timeout=300, check=False, env={"PATH": "", "HOME": str(tmp_path)},
         )  # fmt: skip
         assert misses_only_the_server(run), f"{command}: {run.stderr}"
         for kind, name in re.findall(r"\b(deployment|service|rayservice|job)/([\w-]+)", command):

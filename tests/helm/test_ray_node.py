@@ -57,7 +57,7 @@ def node(helms: None) -> Iterator[Node]:
     ]
     try:
         done = subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         yield Node(ports)

@@ -71,7 +71,7 @@ def test_there_are_at_least_twelve_value_sets() -> None:
 def test_every_value_set_passes_strict_lint(helm: str, values: Path) -> None:
     run = subprocess.run(
         [tools.helm(helm), "lint", "--strict", CHART, "--values", values],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "WARNING" not in run.stdout

@@ -63,7 +63,7 @@ def test_what_helm_test_runs_passes_and_fails_when_a_model_is_missing(fleet: Fle
         _, *flags = container["command"]
         return subprocess.run(
             [sys.executable, *flags, script, fleet.router.url, fleet.keys / "client-key", *names],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     good = run(*models)
@@ -102,7 +102,7 @@ def hook(fleet: Fleet, values: str, kind: str, worker: Running) -> subprocess.Co
     ]
     environ = {"PATH": os.environ["PATH"], "POD_IP": address}
     return subprocess.run(
-        [sys.executable, *there], capture_output=True, text=True, timeout=120, check=False, env=environ
+        [sys.executable, *there], capture_output=True, text=True, timeout=300, check=False, env=environ
     )
 
 

@@ -51,7 +51,7 @@ def wait_ready(fleet: Fleet, reports: Path, **changed: str) -> subprocess.Comple
     arguments = [changed.get(argument, argument) for argument in container["args"]]
     _, *flags = container["command"]
     command = [sys.executable, *flags, *in_this_fleet(arguments, fleet, reports)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_load_job_waits_drives_the_fleet_and_leaves_its_reports(fleet: Fleet, tmp_path: Path) -> None:
