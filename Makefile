@@ -47,7 +47,7 @@ test-ray: $(VENV)/.dev ## the fleet on a Ray cluster of two nodes on loopback, u
 	$(PIP) -e '.[ray]'
 	$(PYTEST) -v -m "not verify" tests/ray tests/discovery $(ARGS)
 
-test-helm: $(VENV)/.dev ## the chart, its rules and its image (10 minutes); fetches Helm, validators, Prometheus and Ray (0.3 GB)
+test-helm: $(VENV)/.dev ## the chart, its rules and its image (under 6 minutes); fetches Helm, validators, Prometheus and Ray (0.3 GB); .ci/prepare-helm
 	$(PIP) -e '.[ray]'
 	-$(BIN)/python -m tests.helm.tools
 	$(PYTEST) -q --timeout 1800 tests/helm $(ARGS)
