@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.fleet.conftest import StandInServer
 from trieway.fleet import mixes
-from trieway.fleet.calibrate import POINTS_MIN, Calibration, Measured, calibrate
+from trieway.fleet.calibrate import POINTS_MIN, Calibration, Measured, calibrate, latency_ms_of
 from trieway.fleet.console import Console
 from trieway.fleet.errors import CommandError
 from trieway.fleet.fitting import Costs, fit, least_squares
@@ -106,6 +106,23 @@ def test_counts_are_those_of_the_answers() -> None:
     assert found.prefill_pairs == sum(range(101, 111)) + sum(range(1, 41))
     # A decode attends to the prompt, the answer so far and itself.
     assert (found.decodes, found.decode_context) == (4, (111 + 112) + (41 + 42))
+
+
+def lone(ttft_ms: float, prompt: int = 64, cached: int = 0) -> Record:
+    done = 1.0 + ttft_ms / 1e3
+    return record(first_s=done, last_s=done, prompt_tokens=prompt, cached_tokens=cached, output_tokens=1, gaps=())
+
+
+def test_a_lone_requests_latency_is_the_way_and_what_is_not_explained() -> None:
+    # A step, a request, 64 tokens and their pairs.
+    explained = 12.0 + 2.0 + 64 * 0.6 + 64 * 65 / 2 * 4e-4
+    pairs = [(lone(explained + way + 1.5), lone(explained + 1.5)) for way in (2.0, 3.0, 40.0)]
+    assert latency_ms_of(pairs, COSTS) == pytest.approx(3.0 + 1.5)
+    # A head that was cached is no work; costs that explain too much take nothing off the way.
+    head = 10 * 54 * 4e-4 + 10 * 11 / 2 * 4e-4 + 54 * 8e-3
+    cached = [(lone(12.0 + 2.0 + 6.0 + head + 2.5, 64, 54), lone(12.0 + 2.0 + 6.0 + head - 4.0, 64, 54))]
+    assert latency_ms_of(cached, COSTS) == pytest.approx(6.5)
+    assert latency_ms_of([], COSTS) == 0.0
 
 
 def test_steps_are_the_moments_of_text_where_nobody_counts_them() -> None:

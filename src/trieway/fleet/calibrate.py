@@ -18,7 +18,7 @@ from trieway.fleet.client import read_key
 from trieway.fleet.console import Console
 from trieway.fleet.errors import CommandError
 from trieway.fleet.fitting import Costs, fit
-from trieway.fleet.mixes import MIXES, Bench, Mix, Work
+from trieway.fleet.mixes import MIXES, Bench, Mix, Pair, Work, work_of
 from trieway.fleet.options import Access
 from trieway.loadgen.client.dialect import Dialect
 from trieway.loadgen.client.target import Access as TargetAccess
@@ -90,18 +90,18 @@ async def calibrate(access: Access, model: str | None, repeats: int, console: Co
         await target.probe(dialect, stream=True, usage_needed=True)
         bench = Bench(target, dialect, await target.backends(), await _forms(target, dialect.model))
         await bench.one_alone(MIXES[0])  # one-off costs of a fresh process
-        lone: list[Record] = []
+        lone: list[Pair] = []
 
         async def one_alone(mix: Mix) -> list[Work] | None:
             for tokens in LONE_TOKENS:  # in between, so that both see the same machine
-                lone.extend(await bench.lone_prompt(tokens))
+                lone.extend(await bench.lone_pair(tokens))
             return await bench.one_alone(mix)
 
         alone = await _measured(one_alone, "one worker alone", repeats, console)
         together = None
         if len(bench.backends) > 1:
             together = await _measured(bench.all_together, "all workers", repeats, console)
-        latency_ms = _latency_ms(lone, alone.costs)
+        latency_ms = latency_ms_of(lone, alone.costs)
     console.clear()
     return Calibration(
         model=dialect.model,
@@ -143,14 +143,16 @@ def _words(mix: Mix) -> str:
     return f"{mix.users} at a time, {mix.prompt} new tokens{shared}, {mix.output} of answer"
 
 
-def _latency_ms(lone: Sequence[Record], costs: Costs) -> float:
-    """What lone prompts took beyond what the costs explain."""
-    beyond = [record.ttft_s - costs.seconds(_lone(record.prompt_tokens or 0)) for record in lone if record.ttft_s]
-    return max(median(beyond), 0.0) * 1e3 if beyond else 0.0
+def latency_ms_of(lone: Sequence[Pair], costs: Costs) -> float:
+    """What lone prompts take beyond the costs: the way through the router, as the difference to those asked directly;
+    and what these took that is not explained."""
+    times = [(routed.ttft_s or 0.0, direct.ttft_s or 0.0, _explained_s(direct, costs)) for routed, direct in lone]
+    if not times:
+        return 0.0
+    way_s = median(routed_s - direct_s for routed_s, direct_s, _ in times)
+    rest_s = median(direct_s - explained_s for _, direct_s, explained_s in times)
+    return (max(way_s, 0.0) + max(rest_s, 0.0)) * 1e3
 
 
-def _lone(tokens: int) -> Work:
-    return Work(
-        mix=Mix(users=1, prompt=tokens), seconds=0.0, steps=1, requests=1, prefill_tokens=tokens,
-        prefill_pairs=tokens * (tokens + 1) // 2, prefill_context=0, decodes=0, decode_context=0,
-    )  # fmt: skip
+def _explained_s(record: Record, costs: Costs) -> float:
+    return costs.seconds(work_of(Mix(users=1, prompt=record.prompt_tokens or 1), [record], 1))

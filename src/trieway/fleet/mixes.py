@@ -83,6 +83,10 @@ class Work:
     decode_context: int
 
 
+Pair = tuple[Record, Record]
+"""Of one prompt through the server, and one of a worker itself."""
+
+
 class Bench:
     """One server and the workers behind it."""
 
@@ -92,6 +96,7 @@ class Bench:
         self._target = target
         self._dialect = dialect
         self._forms = forms
+        self._turn = 0
 
     async def all_together(self, mix: Mix) -> list[Work] | None:
         """The mix on every worker at once, through the server. None: a prompt was too long for it."""
@@ -102,11 +107,16 @@ class Bench:
         first = self.backends[0]
         return await self._play(mix, [first], self._direct(first))
 
-    async def lone_prompt(self, tokens: int) -> list[Record]:
-        """A new prompt of this length through the server, nothing beside it; none if it is too long."""
+    async def lone_pair(self, tokens: int) -> list[Pair]:
+        """A new prompt of this length through the server, then one asked of a worker directly, nothing beside them;
+        none if it is too long."""
+        self._turn += 1
+        form = self._forms[self._turn % len(self._forms)]
+        worker = self._direct(self.backends[self._turn // len(self._forms) % len(self.backends)])
         pace = Pace(users_max=1, timeout_s=TIMEOUT_S)
-        records = await self._drive(self._dialect, [_call("c0", secrets.choice(self._forms), tokens, None, 1)], pace)
-        return [] if _refused(records) else records
+        routed = await self._drive(self._dialect, [_call("c0", form, tokens, None, 1)], pace)
+        direct = await self._drive(worker, [_call("c0", form, tokens, None, 1)], pace)
+        return [] if _refused(routed + direct) else [(routed[0], direct[0])]
 
     def _direct(self, backend: Backend) -> Dialect:
         return replace(self._dialect, url=parse_url(backend.url))
