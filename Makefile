@@ -19,7 +19,7 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels
 PYTEST := $(BIN)/python -m pytest
 SIM_WORKERS := 10,100,1000
 
-.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load bench-router replay report-schema sim gpu-smoke demo clean
+.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load bench-router replay report-schema sim honesty gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ report-schema: $(VENV)/.dev ## write docs/report.schema.json after a change of t
 sim: $(VENV)/.run ## seeds of fleets with faults (SEEDS=1000 FIRST=0), and the simulator's speed (REQUESTS=100000, up to 1000000)
 	$(BIN)/trieway sim seeds --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 	$(BIN)/trieway sim scale --requests $(or $(REQUESTS),100000) --workers $(or $(WORKERS),$(SIM_WORKERS))
+
+honesty: $(VENV)/.dev ## the simulator beside a real fleet of this machine, 25 minutes (in parts: ARGS="--state build/honesty --minutes 9")
+	$(BIN)/python -m tests.tools.honesty $(ARGS)
 
 gpu-smoke: $(VENV)/.run ## serve on CUDA and compare with the CPU
 	$(BIN)/python -m tests.tools.gpu_smoke
