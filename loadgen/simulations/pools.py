@@ -56,10 +56,10 @@ def _awaited(future: Future[Result], stop: Stop) -> bool:
 def _end(pool: ProcessPoolExecutor, futures: Sequence[Future[Result]]) -> None:
     if all(future.done() for future in futures):
         return
-    pool.shutdown(wait=False, cancel_futures=True)
     for process in multiprocessing.active_children():
         process.kill()
-        process.join()
+    # the pool's own thread reaps them: two waiting for one process can both leave it on the books
+    pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin() -> None:

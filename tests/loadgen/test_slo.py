@@ -28,13 +28,18 @@ def test_errors_are_bounded_without_a_word() -> None:
 
 @given(
     st.lists(st.tuples(st.sampled_from(METRICS), st.sampled_from(["p50", "p90", "p95", "p99", "max"]),
-                       st.integers(1, 99_999)), min_size=1, max_size=5),
+                       st.integers(1, 99_999)), min_size=1, max_size=5, unique_by=lambda term: term[:2]),
     st.integers(0, 100),
 )  # fmt: skip
 def test_what_is_written_reads_back(terms: list[tuple[str, str, int]], percent: int) -> None:
     text = ",".join([*(f"{metric}_{quantile}={limit}ms" for metric, quantile, limit in terms), f"errors={percent}%"])
     slo = parse_slo(text)
     assert parse_slo(str(slo)) == slo
+
+
+def test_a_term_given_twice_is_one_line() -> None:
+    with pytest.raises(LoadError, match="names ttft_p50 twice"):
+        parse_slo("ttft_p50=1ms,ttft_p50=2ms")
 
 
 @pytest.mark.parametrize(

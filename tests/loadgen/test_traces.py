@@ -80,9 +80,9 @@ def test_block_size_can_be_told() -> None:
 
 GOOD = chat(0, 600, [1, 2])
 BROKEN = {
-    "not json": (b"{", "neither"),
+    "not json": (b"{", "broken row: .* truncated"),
     "other fields": (b'{"question": "?"}', "neither"),
-    "a list": (b"[]", "neither"),
+    "a list": (b"[]", "broken row: Expected `object`, got `array`"),
     "no length": ({"timestamp": 1, "hash_ids": [1], "output_length": 1}, "input_length"),
     "wrong type": (chat(0, 600, ["x", "y"]), "int"),  # type: ignore[list-item]
     "negative time": (chat(-1, 600, [1, 2]), "timestamp"),
@@ -99,7 +99,7 @@ def test_a_broken_line_is_named_by_its_number(name: str) -> None:
     bad, says = BROKEN[name]
     line = bad if isinstance(bad, bytes) else json.dumps(bad).encode()
     before = lines(GOOD | {"timestamp": 9 if name == "back in time" else 0})
-    rows = [(1, line)] if says == "neither" else [*before, (4, line)]
+    rows = [(1, line)] if isinstance(bad, bytes) else [*before, (4, line)]
     with pytest.raises(TraceError, match=says) as caught:
         parse_trace("t", rows, source="t.jsonl")
     assert caught.value.line == rows[-1][0]
