@@ -79,6 +79,7 @@ def gathered(found: dict[str, list[Any]], *, seed: int, quick: bool, partial: bo
         machine=machine(),
         hit_rates=found["hit-rates"],
         share_mean=_mean([row.share for row in compared]),
+        shipped_share_mean=_mean([row.shipped_hit_rate / row.optimum for row in compared]),
         published_share_mean=published.SHARE_MEAN.value,
         published_share_mean_of_these=_mean([_published_share(row) for row in compared]),
         ablations=found["ablations"],

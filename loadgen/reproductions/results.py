@@ -121,6 +121,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     hit_rates: list[HitRateRow] = []
     share_mean: float | None = None
     """Of the optimum, over the benchmarks that the paper has too."""
+    shipped_share_mean: float | None = None
+    """The same with a worker's defaults."""
     published_share_mean: float
     published_share_mean_of_these: float | None = None
     """Over the same benchmarks, from figure 13."""
