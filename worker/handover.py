@@ -1,20 +1,22 @@
 """A worker gives its most valuable prefixes to others, and takes those that others give.
 
-`POST /cache/handover {to, tokens_max?, timeout_s?}` makes this worker send its prefixes to the workers at `to`, each
-prefix to one of them; `POST /cache/adopt` is what it sends: token paths with their namespaces' chains, which the taker
-computes like a prefix hint, after all requests of users. `GET /cache/load` is the load, for scaling; `GET /cache/worth`
-is what the cache is worth, for whoever chooses which worker leaves.
+`POST /cache/handover {to, share?, tokens_max?, timeout_s?}` makes this worker send its prefixes to the workers at `to`,
+each prefix to one of them, up to `share` of each one's pool. `POST /cache/adopt` is what it sends: token paths with
+their namespaces' chains, which the taker computes like a prefix hint, one after the other, in pieces, after all
+requests of users. `GET /cache/load` is the load, for scaling; `GET /cache/worth` is what the cache is worth, for
+whoever chooses which worker leaves.
 
 Keeps true: only the fleet's token opens these; a taker of another vocabulary or secret refuses; nothing takes longer
-than its time; users' requests go first. Does not know why it is asked (a scale-in, a newcomer).
+than its time; a user's request waits for one piece at most. Does not know why it is asked (a scale-in, a newcomer).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 import aiohttp
@@ -28,27 +30,34 @@ from trieway.serving.auth import require_fleet
 from trieway.serving.errors import ApiError, BadRequest
 from trieway.serving.http import header_map
 from trieway.serving.wire_errors import bad_json
-from trieway.worker.core.legacy import Allowance, Prefix, most_valuable, shares
+from trieway.worker.core.legacy import (
+    PATHS_MAX,
+    PRIORITY,
+    SHARE_OF_TAKER,
+    TAKERS_MAX,
+    Allowance,
+    Prefix,
+    gift_tokens,
+    most_valuable,
+    pieces,
+    shares,
+)
+from trieway.worker.core.radix import RadixCache
 from trieway.worker.core.worth import Ages, worth_tokens
 from trieway.worker.prompts import Codec, Prompt
 from trieway.worker.service import Service
 
 log = logging.getLogger(__name__)
 
-PATHS_MAX = 256
-TAKERS_MAX = 64
 TIMEOUT_MAX_S = 120.0
-SHARE_OF_TAKER = 0.25
-"""A taker is given at most this share of its pool: its own cache matters as well."""
 BATCH_TOKENS = 8192
 """About so many tokens travel in one request; a path is never cut for it."""
-HINT_PRIORITY = 1 << 20
-"""After everything that a user waits for."""
 CONNECT_TIMEOUT_S = 2.0
 
 
 class _Order(msgspec.Struct):
     to: list[str]
+    share: float = SHARE_OF_TAKER
     tokens_max: int | None = None
     timeout_s: float = 20.0
 
@@ -67,9 +76,12 @@ class _Taken(msgspec.Struct):
 
 
 class _Gift(msgspec.Struct):
+    """`share`: of its pool a taker computes no more for others, whoever gives."""
+
     vocabulary_digest: str
     seed_id: str
     paths: list[_Path]
+    share: float
 
 
 class Handover:
@@ -80,7 +92,8 @@ class Handover:
         self._codec = codec
         self._table = codec.token_bytes
         self._feed_token = feed_token
-        self._allowance = Allowance(round(service.card.kv_tokens * SHARE_OF_TAKER))
+        self._allowance = Allowance()
+        self._turn = asyncio.Lock()
         self._ages = Ages()
 
     def routes(self) -> list[Route]:
@@ -112,38 +125,43 @@ class Handover:
         order = _decode(await request.body(), _Order)
         if not 1 <= len(order.to) <= TAKERS_MAX or not 0 < order.timeout_s <= TIMEOUT_MAX_S:
             raise BadRequest(f"1 to {TAKERS_MAX} takers and up to {TIMEOUT_MAX_S:g} s are possible", param="to")
-        most = round(self._service.card.kv_tokens * SHARE_OF_TAKER) * len(order.to)
+        _check_share(order.share)
+        most = gift_tokens(self._service.card.kv_tokens, order.share, len(order.to))
         tokens_max = most if order.tokens_max is None else min(most, order.tokens_max)
         prefixes = await self._service.engine.ask(
             lambda stepper: most_valuable(stepper.cache, tokens_max=tokens_max, paths_max=PATHS_MAX)
         )
-        given = await self._send_all(shares(prefixes, order.to), order.timeout_s)
+        given = await self._send_all(shares(prefixes, order.to), order)
         log.info("handed %d of %d prefixes to %d workers", sum(given.values()), len(prefixes), len(order.to))
         return _json({"prefixes": len(prefixes), "given": given})
 
-    async def _send_all(self, shares: dict[str, list[Prefix]], timeout_s: float) -> dict[str, int]:
+    async def _send_all(self, shares: dict[str, list[Prefix]], order: _Order) -> dict[str, int]:
         given = dict.fromkeys(shares, 0)
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=order.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
 
             async def send(taker: str) -> None:
                 for batch in _batches(shares[taker]):
-                    given[taker] += await self._send(http, taker, batch)
+                    adopted = await self._send(http, taker, batch, order.share)
+                    given[taker] += adopted
+                    if adopted < len(batch):
+                        break  # it has enough, or is gone
 
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(order.timeout_s):
                     await asyncio.gather(*(send(taker) for taker in shares))
             except TimeoutError:
                 log.info("the time for handing prefixes over is spent")
         return given
 
-    async def _send(self, http: aiohttp.ClientSession, taker: str, batch: Sequence[Prefix]) -> int:
+    async def _send(self, http: aiohttp.ClientSession, taker: str, batch: Sequence[Prefix], share: float) -> int:
         """How many it took; 0 where it did not."""
         card = self._service.card
         gift = _Gift(
             vocabulary_digest=card.vocabulary_digest,
             seed_id=card.seed_id,
             paths=[_Path(str(one.chain.seed), str(one.chain.root), one.canonical, list(one.tokens)) for one in batch],
+            share=share,
         )
         headers = {"authorization": f"Bearer {self._feed_token}", "content-type": "application/json"}
         try:
@@ -163,22 +181,28 @@ class Handover:
         card = self._service.card
         if gift.vocabulary_digest != card.vocabulary_digest or gift.seed_id != card.seed_id:
             raise BadRequest("these prefixes are of another vocabulary or fleet secret", code="stranger")
+        _check_share(gift.share)
+        tokens_max = gift_tokens(card.kv_tokens, gift.share)
         prompts = [self._prompt(path) for path in gift.paths]
-        adopted = [await self._take(prompt) for prompt in prompts]
+        adopted = [await self._take(prompt, tokens_max) for prompt in prompts]
         return _json({"paths": len(prompts), "adopted": sum(adopted)})
 
-    async def _take(self, prompt: Prompt) -> bool:
-        """Computes one prefix, unless enough was computed for others lately."""
+    async def _take(self, prompt: Prompt, tokens_max: int) -> bool:
+        """Computes one prefix, or as much of it as may still be computed for others now. One at a time, whoever gives:
+        side by side they would only be ready later, and each would be allowed what the others are about to use up."""
         clock = asyncio.get_running_loop().time
-        if not self._allowance.left(clock()):
-            return False
-        await asyncio.to_thread(self._remember, prompt)
-        try:
-            for one in await self._service.hint([prompt], HINT_PRIORITY):
-                self._allowance.spend(one.prompt_tokens - one.cached_tokens, clock())
-        except ApiError as error:
-            log.info("a prefix was not adopted: %s", error.message)
-            return False
+        async with self._turn:
+            if not self._allowance.left(tokens_max, clock()):
+                return False
+            await asyncio.to_thread(self._remember, prompt)
+            try:
+                held = await self._service.engine.ask(lambda stepper: _held(stepper.cache, prompt))
+                for end in pieces(held, len(prompt.tokens), self._allowance.left(tokens_max, clock())):
+                    (one,) = await self._service.hint([_head(prompt, end)], PRIORITY)
+                    self._allowance.spend(one.prompt_tokens - one.cached_tokens, clock())
+            except ApiError as error:
+                log.info("a prefix was not adopted: %s", error.message)
+                return False
         return True
 
     def _prompt(self, path: _Path) -> Prompt:
@@ -208,6 +232,19 @@ class Handover:
         if agreed < len(prompt.tokens):
             start = sum(len(self._table[token]) for token in prompt.tokens[:agreed])
             memory.remember(prompt.chain, prompt.text, prompt.tokens, start)
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share <= SHARE_OF_TAKER:
+        raise BadRequest(f"a share above 0 and up to {SHARE_OF_TAKER:g} can be given", param="share")
+
+
+def _held(cache: RadixCache, prompt: Prompt) -> int:
+    return cache.match(prompt.chain, array("i", prompt.tokens), len(prompt.tokens)).length
+
+
+def _head(prompt: Prompt, end: int) -> Prompt:
+    return replace(prompt, tokens=prompt.tokens[:end], canonical=min(prompt.canonical, end))
 
 
 def _batches(prefixes: Sequence[Prefix]) -> list[list[Prefix]]:

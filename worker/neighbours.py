@@ -19,16 +19,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trieway.meta_tree.chain import FleetKey
 from trieway.serving.auth import read_fleet_secret
 from trieway.serving.config import ConfigError
+from trieway.worker.core.legacy import GIVERS_MAX, SHARE_OF_NEWCOMER, SHARE_OF_TAKER, TAKERS_MAX
 
-GIVERS_MAX = 4
-"""A newcomer is warmed by so many: each gives a share of its own."""
-TAKERS_MAX = 64
 ANSWER_TIMEOUT_S = 3.0
 """Beyond the time that an order may take."""
 POLL_S = 0.5
@@ -48,9 +48,10 @@ def neighbours(hosts: Iterable[str], port: int, own: str) -> list[str]:
     return [f"http://{f'[{address}]' if ':' in address else address}:{port}" for address in sorted(found)]
 
 
-def order(giver: str, takers: Sequence[str], token: str, timeout_s: float) -> str:
-    """Has `giver` give prefixes to `takers`; what came of it, in words. Never raises for what the network does."""
-    body = json.dumps({"to": list(takers), "timeout_s": timeout_s}).encode()
+def order(giver: str, takers: Sequence[str], token: str, timeout_s: float, share: float = SHARE_OF_TAKER) -> str:
+    """Has `giver` give prefixes to `takers`, up to a share of each one's pool; what came of it, in words. Never raises
+    for what the network does."""
+    body = json.dumps({"to": list(takers), "share": share, "timeout_s": timeout_s}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"{giver}/cache/handover", body, headers)  # noqa: S310
     try:
@@ -68,18 +69,19 @@ def leave(own_url: str, others: Sequence[str], token: str, timeout_s: float) -> 
     return [order(own_url, others[:TAKERS_MAX], token, timeout_s)]
 
 
-def arrive(
-    own_url: str, others: Sequence[str], token: str, timeout_s: float, clock: Callable[[], float] = time.monotonic
-) -> list[str]:
-    """Asks a few others for theirs, one after the other, within `timeout_s` in all."""
-    until = clock() + timeout_s
-    told = []
-    for giver in others[:GIVERS_MAX]:
-        left_s = until - clock()
-        if left_s <= 0:
-            break
-        told.append(order(giver, [own_url], token, left_s))
-    return told or ["no other worker: nothing to begin with"]
+def arrive(own_url: str, others: Sequence[str], token: str, timeout_s: float) -> list[str]:
+    """Has others give theirs, all at once: the newcomer takes from each in turn, until it has its share. Of many, as
+    many as may give, from one on that differs from newcomer to newcomer."""
+    if not others:
+        return ["no other worker: nothing to begin with"]
+    first = zlib.crc32(own_url.encode()) % len(others)
+    givers = [*others[first:], *others[:first]][:GIVERS_MAX]
+
+    def ask(giver: str) -> str:
+        return order(giver, [own_url], token, timeout_s, SHARE_OF_NEWCOMER)
+
+    with ThreadPoolExecutor(max_workers=len(givers)) as pool:
+        return list(pool.map(ask, givers))
 
 
 def wait_ready(url: str, timeout_s: float) -> bool:

@@ -1,16 +1,13 @@
 """A worker's replica on Ray Serve: warmed before it takes traffic, and handing its prefixes on before it goes.
 
-Keeps true: routers hear of a worker only once it is warm; a worker that leaves first says so, then gives its most
-valuable prefixes to those that stay, then ends its requests; neither hand-over takes longer than its time. Does not
-know how a prefix travels (handover.py).
+Keeps true: routers hear of a worker only once it is warm; a worker that leaves first gives its most valuable prefixes
+to those that stay, serving on, then turns away what is new and ends its requests; neither hand-over takes longer than
+its time. Does not know how a prefix travels (handover.py).
 """
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +18,14 @@ from trieway.serving.config_flags import to_flags
 from trieway.serving.config_values import read_value, settings
 from trieway.serving.ray_entries import Entry
 from trieway.serving.ray_replica import Replica, node_address
+from trieway.worker.neighbours import arrive, leave
 
 HAND_OVER_S = 20.0
 WARM_S = 20.0
 OTHERS_SAY_S = 2.5
 """Two turns of the board, and a little."""
-WARM_PEERS_MAX = 4
+ROUTERS_HEAR_S = 1.5
+"""A turn of the board: from then on nothing new comes to be turned away."""
 STATS_TIMEOUT_S = 3.0
 RUNS_WELL = 8
 """Requests at once that a worker carries well, where its settings say no less."""
@@ -86,30 +85,21 @@ class WorkerReplica(Replica):
         return [e for e in peers if e.replica != mine.replica]
 
     def _hand_over(self) -> None:
-        """Gives this worker's prefixes to those that stay."""
+        """Gives this worker's prefixes to those that stay. Until they have them it goes on serving: who went elsewhere
+        before would only compute there what is on its way."""
+        self.say("leaving")
         # Others may have been told to leave at the same moment: let them say so first.
         time.sleep(OTHERS_SAY_S)
-        peers = self._peers()
+        peers = [peer.url for peer in self._peers()]
         # The whole fleet leaves: nobody to give to.
         if peers and self.child is not None:
-            self._order(self.child.own_url, [peer.url for peer in peers], HAND_OVER_S)
+            print(*leave(self.child.own_url, peers, self.token, HAND_OVER_S), sep="\n", flush=True)
+        self.say("draining")
+        time.sleep(ROUTERS_HEAR_S)
 
     def _warm(self) -> None:
-        """Asks a few peers for their prefixes, before routers hear of this worker."""
+        """Has peers give this worker their prefixes, before routers hear of it."""
         self.wait_read(STATS_TIMEOUT_S)
-        until = time.monotonic() + WARM_S
         assert self.child is not None
-        for peer in self._peers()[:WARM_PEERS_MAX]:
-            left_s = until - time.monotonic()
-            if left_s > 0:
-                self._order(peer.url, [self.child.url], left_s)
-
-    def _order(self, giver: str, takers: list[str], timeout_s: float) -> None:
-        body = json.dumps({"to": takers, "timeout_s": timeout_s}).encode()
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self.token}"}
-        request = urllib.request.Request(giver + "/cache/handover", body, headers)  # noqa: S310
-        try:
-            with urllib.request.urlopen(request, timeout=timeout_s + STATS_TIMEOUT_S) as answer:  # noqa: S310
-                print(f"trieway: prefixes handed over: {answer.read(4096).decode()}", flush=True)
-        except (OSError, urllib.error.URLError) as error:
-            print(f"trieway: handing prefixes over failed, they will be computed again: {error}", flush=True)
+        peers = [peer.url for peer in self._peers()]
+        print(*arrive(self.child.url, peers, self.token, WARM_S), sep="\n", flush=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
+from trieway.worker.core import legacy
+from trieway.worker.core.legacy import gift_tokens
 
 from .fakes import TABLE
 from .harness import CONFIG, Worker, running
@@ -68,6 +72,59 @@ def test_the_bound_on_tokens_holds(giver: Worker, taker: Worker) -> None:
     assert 0 < taker.stats().kv_cached <= 20
 
 
+def test_a_giver_gives_the_share_that_is_asked_for(giver: Worker, taker: Worker) -> None:
+    for head in "abcdefghijklmnop":
+        giver.complete(head * 120, max_tokens=1)
+    give(giver, taker.url, share=0.125)
+    assert 0 < taker.stats().kv_cached <= gift_tokens(CONFIG.kv_tokens, 0.125)
+
+
+def test_givers_at_once_give_no_more_than_a_takers_share(giver: Worker, taker: Worker) -> None:
+    """Each believes to be alone: what they give together is bounded by the taker."""
+    with running() as other:
+        for worker, heads in ((giver, "abcdefghijklmnop"), (other, "ABCDEFGHIJKLMNOP")):
+            for head in heads:
+                worker.complete(head * 120, max_tokens=1)
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda one: give(one, taker.url), (giver, other)))
+    assert all(one["given"][taker.url] > 0 for one in found), "they take turns"
+    share = gift_tokens(CONFIG.kv_tokens, legacy.SHARE_OF_TAKER)
+    assert share * 0.8 < taker.stats().kv_cached <= share
+
+
+def test_a_newcomer_takes_from_each_in_turn_until_it_has_its_share(giver: Worker, taker: Worker) -> None:
+    with running() as other:
+        for worker, heads in ((giver, "abcdefghijklmnop"), (other, "ABCDEFGHIJKLMNOP")):
+            for head in heads:
+                worker.complete(head * 120, max_tokens=1)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda one: give(one, taker.url, share=0.3), (giver, other)))
+        share = gift_tokens(CONFIG.kv_tokens, 0.3)
+        assert share * 0.8 < taker.stats().kv_cached <= share
+        held = [sum(cached(taker, head * 120) > 60 for head in heads) for heads in ("ponm", "PONM")]
+    assert min(held) >= 1
+
+
+def test_a_long_path_is_computed_in_pieces(giver: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a user who comes waits for one of them."""
+    monkeypatch.setattr(legacy.pieces, "__defaults__", (32,))
+    giver.complete(PROMPT * 2, max_tokens=1)
+    with running() as taker:
+        give(giver, taker.url)
+        held = taker.stats()
+        assert cached(taker, PROMPT * 2) == cached(giver, PROMPT * 2)
+    assert held.requests_total == -(-held.kv_cached // 32)
+    assert held.computed_tokens_total <= held.kv_cached + held.requests_total, "nothing twice but last tokens"
+
+
+def test_what_a_taker_has_already_costs_it_nothing(giver: Worker, taker: Worker) -> None:
+    for worker in (giver, taker):
+        worker.complete(PROMPT, max_tokens=1)
+    before = taker.stats().computed_tokens_total
+    give(giver, taker.url)
+    assert taker.stats().computed_tokens_total - before <= 2
+
+
 def test_a_taker_that_is_gone_costs_only_its_share(giver: Worker, taker: Worker) -> None:
     for head in "abcdefgh":
         giver.complete(head * 80, max_tokens=1)
@@ -123,7 +180,16 @@ def test_a_worker_says_what_its_cache_is_worth(giver: Worker) -> None:
 )
 def test_nonsense_is_refused(worker: Worker, paths: Any) -> None:
     card = worker.built.service.card
-    gift = {"vocabulary_digest": card.vocabulary_digest, "seed_id": card.seed_id, "paths": paths}
+    gift = {"vocabulary_digest": card.vocabulary_digest, "seed_id": card.seed_id, "paths": paths, "share": 0.5}
+    assert worker.client.post("/cache/adopt", json=gift, headers=worker.bearer()).status_code == 400
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 0.6])
+def test_a_share_has_bounds(worker: Worker, share: float) -> None:
+    card = worker.built.service.card
+    order = {"to": ["http://127.0.0.1:9"], "share": share}
+    gift = {"vocabulary_digest": card.vocabulary_digest, "seed_id": card.seed_id, "paths": [], "share": share}
+    assert worker.client.post("/cache/handover", json=order, headers=worker.bearer()).status_code == 400
     assert worker.client.post("/cache/adopt", json=gift, headers=worker.bearer()).status_code == 400
 
 

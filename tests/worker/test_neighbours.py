@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from trieway.meta_tree.chain import FleetKey
+from trieway.worker.core.legacy import GIVERS_MAX, SHARE_OF_NEWCOMER, SHARE_OF_TAKER
 from trieway.worker.neighbours import arrive, leave, main, neighbours, order, wait_ready
 
 SECRET = "a-secret-of-sixteen-bytes-or-more"
@@ -33,6 +34,12 @@ class Standin:
     answer: bytes = json.dumps({"prefixes": 3, "given": {"x": 2}}).encode()
     status: int = 200
     ready: bool = True
+    asked: threading.Event = field(default_factory=threading.Event)
+    hold: threading.Event = field(default_factory=threading.Event)
+    """Orders are answered while it is set."""
+
+    def __post_init__(self) -> None:
+        self.hold.set()
 
 
 @contextmanager
@@ -53,6 +60,8 @@ def standin(host: str = "127.0.0.1", port: int = 0) -> Iterator[Standin]:
             body = self.rfile.read(int(self.headers["content-length"]))
             found[0].orders.append(json.loads(body) | {"path": self.path})
             found[0].tokens.append(self.headers["authorization"])
+            found[0].asked.set()
+            assert found[0].hold.wait(10)
             self.reply(found[0].status, found[0].answer)
 
         def log_message(self, format: str, *args: object) -> None:
@@ -94,7 +103,8 @@ def test_a_name_that_does_not_resolve_is_nobody() -> None:
 def test_a_leaving_worker_is_told_to_give_to_all_others_with_the_fleets_token() -> None:
     with standin() as own:
         told = leave(own.url, ["http://a:1", "http://b:1"], TOKEN, 7.0)
-    assert own.orders == [{"to": ["http://a:1", "http://b:1"], "timeout_s": 7.0, "path": "/cache/handover"}]
+    order = {"to": ["http://a:1", "http://b:1"], "share": SHARE_OF_TAKER, "timeout_s": 7.0, "path": "/cache/handover"}
+    assert own.orders == [order]
     assert own.tokens == [f"Bearer {TOKEN}"]
     assert told == [f"{own.url} gave 2 prefixes"]
 
@@ -105,22 +115,41 @@ def test_the_last_worker_asks_nobody() -> None:
     assert own.orders == []
 
 
-def test_a_newcomer_is_given_to_by_a_few_within_one_time() -> None:
-    now = iter([0.0, 0.0, 4.0, 9.0, 11.0])
-    with standin() as giver:
-        told = arrive("http://me:1", [giver.url] * 6, TOKEN, 10.0, clock=lambda: next(now))
-    assert [(one["to"], one["timeout_s"]) for one in giver.orders] == [
-        (["http://me:1"], 10.0),
-        (["http://me:1"], 6.0),
-        (["http://me:1"], 1.0),
-    ]
-    assert len(told) == 3
+def test_a_newcomer_is_given_to_by_its_neighbours_at_once() -> None:
+    with standin() as giver, standin() as other:
+        told = arrive("http://me:1", [giver.url, other.url], TOKEN, 10.0)
+    order = {"to": ["http://me:1"], "share": SHARE_OF_NEWCOMER, "timeout_s": 10.0, "path": "/cache/handover"}
+    assert giver.orders == other.orders == [order]
+    assert sorted(told) == sorted(f"{one.url} gave 2 prefixes" for one in (giver, other))
 
 
-def test_a_newcomer_asks_at_most_four() -> None:
-    with standin() as giver:
-        arrive("http://me:1", [giver.url] * 9, TOKEN, 30.0)
-    assert len(giver.orders) == 4
+def test_a_slow_neighbour_keeps_nobody_else_waiting() -> None:
+    with standin() as slow, standin() as quick:
+        slow.hold.clear()
+        done: list[list[str]] = []
+        thread = threading.Thread(
+            target=lambda: done.append(arrive("http://me:1", [slow.url, quick.url], TOKEN, 10.0)), daemon=True
+        )
+        thread.start()
+        assert quick.asked.wait(10)
+        assert not done
+        slow.hold.set()
+        thread.join(10)
+    assert len(done[0]) == 2
+
+
+def test_of_many_neighbours_some_give_and_not_the_same_to_everyone() -> None:
+    hosts = [f"http://127.0.0.1:{9000 + index}" for index in range(GIVERS_MAX * 3)]
+    asked: dict[str, list[str]] = {}
+    for own in ("http://me:1", "http://you:2"):
+        told = arrive(own, hosts, TOKEN, 0.01)
+        asked[own] = [line.split()[0] for line in told]
+    assert all(len(set(givers)) == GIVERS_MAX for givers in asked.values())
+    assert set(asked["http://me:1"]) != set(asked["http://you:2"])
+
+
+def test_the_first_worker_has_nobody_to_ask() -> None:
+    assert arrive("http://me:1", [], TOKEN, 1.0) == ["no other worker: nothing to begin with"]
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b'{"given": 3}', b"{", b'{"given": {"a": "b"}}'])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker_core.support import chain, hit, keep, new_cache
-from trieway.worker.core.legacy import Allowance, Prefix, most_valuable, shares
+from trieway.worker.core.legacy import Allowance, Prefix, gift_tokens, most_valuable, pieces, shares
 
 HEAD = list(range(10, 30))
 
@@ -77,15 +77,47 @@ def test_shares_keep_like_heads_together_and_are_even() -> None:
         assert len({one.tokens[:64] for one in share}) == 1
 
 
+def test_givers_that_do_not_know_of_each_other_spread_their_best_and_join_their_copies() -> None:
+    takers = [f"http://10.0.0.{index}:8000" for index in range(4)]
+    best = [Prefix(chain=chain(), tokens=tuple(range(first, first + 80)), canonical=80) for first in range(0, 3200, 80)]
+    homes = [next(iter(shares([one], takers))) for one in best]
+    assert all(4 <= homes.count(taker) <= 18 for taker in takers)
+    assert homes == [next(iter(shares([one], takers[::-1]))) for one in best], "whatever order takers are named in"
+
+
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 50)), max_size=40))
 def test_an_allowance_is_never_exceeded_in_any_window(gifts: list[tuple[float, int]]) -> None:
-    allowance = Allowance(100, window_s=10.0)
+    allowance = Allowance(window_s=10.0)
     now, booked = 0.0, []
     for pause, tokens in gifts:
         now += pause
-        left = allowance.left(now)
+        left = allowance.left(100, now)
         assert left == max(0, 100 - sum(size for at, size in booked if now - at < 10.0))
+        assert allowance.left(40, now) == max(0, left - 60), "a smaller share counts what was spent on a larger one"
         if tokens <= left:
             allowance.spend(tokens, now)
             booked.append((now, tokens))
         allowance.check()
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64))
+def test_a_gift_is_each_takers_share(kv_tokens: int, takers: int) -> None:
+    assert gift_tokens(kv_tokens, 0.25, takers) == takers * gift_tokens(kv_tokens, 0.25)
+    assert abs(gift_tokens(kv_tokens, 0.25) - kv_tokens / 4) <= 0.5
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 300), st.integers(1, 64))
+def test_pieces_go_to_the_end_or_as_far_as_allowed(held: int, more: int, most: int, size: int) -> None:
+    length = held + more
+    ends = pieces(held, length, most, size)
+    if not ends:
+        assert length == 0 or held + most == 0
+        return
+    assert ends == sorted(set(ends))
+    assert ends[-1] == min(length, held + most)
+    assert all(end - before <= size for before, end in zip([held, *ends], ends, strict=False))
+
+
+def test_a_path_that_is_all_there_is_gone_through_once() -> None:
+    assert pieces(100, 100, 7) == [100]
+    assert pieces(100, 100, 0) == [100]

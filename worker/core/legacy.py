@@ -2,11 +2,14 @@
 
 Value is in use and in recency: paths are taken from the most recently used leaf on, until `tokens_max` tokens are
 chosen; a head that several paths share counts once. The cache's own order of eviction says the same, read backwards.
+A taker is given a bounded share of its pool, and computes a path in pieces.
 Keeps true: reads only. Does not know who takes them.
 """
 
 from __future__ import annotations
 
+import zlib
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +18,18 @@ from trieway.meta_tree.chain import Chain
 from trieway.worker.core.node import Node
 from trieway.worker.core.radix import RadixCache
 
+SHARE_OF_TAKER = 0.5
+"""A taker is given at most this share of its pool: its own cache matters as well."""
+SHARE_OF_NEWCOMER = 0.3
+"""A newcomer asks for this share of its pool: with more it draws more than its part of the traffic."""
+PATHS_MAX = 256
+GIVERS_MAX = 16
+"""A newcomer is warmed by so many of its peers, in turn, best first; more would not get their turn."""
+TAKERS_MAX = 64
+PRIORITY = 1 << 20
+"""Of what a taker computes for others: after all that a user waits for."""
+PIECE_TOKENS = 256
+"""A path is computed in pieces of this length: a user who comes meanwhile waits for one piece, not for a path."""
 ALLOWANCE_WINDOW_S = 60.0
 HEAD_TOKENS = 64
 """Paths that agree so far go to one taker."""
@@ -59,24 +74,35 @@ def most_valuable(cache: RadixCache, *, tokens_max: int, paths_max: int) -> list
     return chosen
 
 
-class Allowance:
-    """How much a taker computes for others: at most `tokens_max` within `window_s`, whoever gives.
+def gift_tokens(kv_tokens: int, share: float, takers: int = 1) -> int:
+    """What may be given to `takers` with pools of `kv_tokens`, all of them together, if each takes such a share."""
+    return round(kv_tokens * share) * takers
 
-    Without it, four workers that leave at once would each fill a quarter of every pool, and push out what those who
-    stay hold for their own sessions.
+
+def pieces(held: int, length: int, most: int, size: int = PIECE_TOKENS) -> list[int]:
+    """Where to stop on the way through a path of `length` tokens whose first `held` are there, if at most `most` may be
+    computed. What is all there is gone through once, so that it counts as used."""
+    end = min(length, held + max(0, most))
+    return [*range(held + size, end, size), end] if end else []
+
+
+class Allowance:
+    """What a taker computes for others: all that was spent within `window_s` counts, whoever gave.
+
+    Without a bound, four workers that leave at once would each fill their share of every pool, and push out what those
+    who stay hold for their own sessions.
     """
 
-    def __init__(self, tokens_max: int, window_s: float = ALLOWANCE_WINDOW_S) -> None:
-        self.tokens_max = tokens_max
+    def __init__(self, window_s: float = ALLOWANCE_WINDOW_S) -> None:
         self.window_s = window_s
         self._spent: deque[tuple[float, int]] = deque()
         self._sum = 0
 
-    def left(self, now: float) -> int:
-        """Tokens that may still be computed now; 0 or more."""
+    def left(self, tokens_max: int, now: float) -> int:
+        """Tokens that may still be computed now if `tokens_max` may within the window; 0 or more."""
         while self._spent and now - self._spent[0][0] >= self.window_s:
             self._sum -= self._spent.popleft()[1]
-        return max(0, self.tokens_max - self._sum)
+        return max(0, tokens_max - self._sum)
 
     def spend(self, tokens: int, now: float) -> None:
         """Books what was computed; `now` moves only forward."""
@@ -92,7 +118,8 @@ class Allowance:
 def shares(prefixes: Sequence[Prefix], takers: Sequence[str]) -> dict[str, list[Prefix]]:
     """Each prefix to one taker; those that begin alike stay together, and the load is even.
 
-    Takers that get nothing are left out.
+    Among takers with as much, the head decides, by rendezvous: givers that do not know of each other spread their best
+    prefixes over all takers, and send copies of one prefix to the same. Takers that get nothing are left out.
     """
     found: dict[str, list[Prefix]] = {taker: [] for taker in takers}
     tokens = dict.fromkeys(takers, 0)
@@ -101,10 +128,21 @@ def shares(prefixes: Sequence[Prefix], takers: Sequence[str]) -> dict[str, list[
         head = (one.chain, one.tokens[:HEAD_TOKENS])
         taker = home.get(head)
         if taker is None or tokens[taker] > 2 * min(tokens.values()) + UNEVEN_TOKENS:
-            taker = home[head] = min(takers, key=lambda each: tokens[each])
+            taker = home[head] = _emptiest(tokens, one)
         found[taker].append(one)
         tokens[taker] += len(one.tokens)
     return {taker: share for taker, share in found.items() if share}
+
+
+def _emptiest(tokens: dict[str, int], prefix: Prefix) -> str:
+    """One that was given least; which of them, the prefix's head says."""
+    least = min(tokens.values())
+    head = array("i", prefix.tokens[:HEAD_TOKENS]).tobytes()
+    salt = zlib.crc32(head, prefix.chain.root & 0xFFFFFFFF)
+    return max(
+        (taker for taker, given in tokens.items() if given == least),
+        key=lambda taker: (zlib.crc32(taker.encode(), salt), taker),
+    )
 
 
 def _last_use(node: Node) -> int:

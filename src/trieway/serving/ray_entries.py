@@ -18,7 +18,8 @@ READ_GAP_MAX_S = 5.0
 """A longer pause between two readings counts as this much: in it, writers may have been cut off too."""
 
 Role = Literal["worker", "router"]
-State = Literal["starting", "ready", "draining"]
+State = Literal["starting", "ready", "leaving", "draining"]
+"""One that is leaving still serves, while it hands its prefixes on."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ class EntryTable:
 
     def serving(self) -> frozenset[str]:
         """URLs of the workers that take requests."""
-        return frozenset(e.url for e in self.alive("worker") if e.state == "ready")
+        return frozenset(e.url for e in self.alive("worker") if e.state in ("ready", "leaving"))
 
     def check(self) -> None:
         """Every entry has its stillness, and nothing else has."""

@@ -124,9 +124,9 @@ class Replica:
             return found
 
     async def leave(self, before: Callable[[], None] = lambda: None) -> None:
-        """Says so on the board, does `before` (in a thread), lets the child end its requests, and ends it."""
+        """Does `before` (in a thread), says on the board that it drains, lets the child end its requests, and ends
+        it."""
         self._leaving = True
-        self.say("draining")
         await asyncio.to_thread(self._leave, before)
 
     def _leave(self, before: Callable[[], None]) -> None:
@@ -134,6 +134,7 @@ class Replica:
         try:
             before()
         finally:
+            self.say("draining")
             if child is not None:
                 child.ask_to_leave()
                 if not child.wait_gone(self._drain_timeout_s + LEAVE_GRACE_S):
