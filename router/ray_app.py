@@ -154,7 +154,7 @@ def _model(fleet: str, model: Mapping[str, Any], surge: bool, roll: str) -> tupl
     keys = {"model": name, **(model.get("worker") or {})}
     config = _config(WorkerConfig, keys, f"models: {name}: worker")
     version = _version(fleet, keys, roll)
-    actor: dict[str, Any] = {"num_cpus": float(model.get("num_cpus", 1.0))}
+    actor: dict[str, Any] = {"num_cpus": float(model.get("num_cpus", 1.0)), "runtime_env": _worker_environment()}
     for key in ("num_gpus", "resources", "label_selector"):
         if model.get(key):
             actor[key] = model[key]
@@ -168,6 +168,14 @@ def _model(fleet: str, model: Mapping[str, Any], surge: bool, roll: str) -> tupl
     replica = importlib.import_module("trieway.worker.ray_worker").WorkerReplica
     deployment = _deployment(replica, name=f"worker-{_plain(name)}", ray_actor_options=actor, **options)
     return deployment, (fleet, name, keys, version, float(model.get("ready_timeout_s", 900.0)))
+
+
+def _worker_environment() -> dict[str, Any]:
+    """What the job gave, and a switch of Serve's: without it, only replicas that begin with scaling by load report, and
+    a fleet that is given it later would not be scaled."""
+    given: dict[str, Any] = dict(ray.get_runtime_context().runtime_env) if ray.is_initialized() else {}
+    switch = {"RAY_SERVE_COLLECT_AUTOSCALING_METRICS_ON_HANDLE": "0"}
+    return given | {"env_vars": {**(given.get("env_vars") or {}), **switch}}
 
 
 def _autoscaling(model: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from trieway import cli
 from trieway.fleet.ray_pending import PLACING, Offer, Wish, matches, why_waiting, wish
 from trieway.fleet.ray_reports import outline
+from trieway.fleet.ray_view import cause
 from trieway.serving.config import ConfigError
 from trieway.serving.config_ray import amounts, labels
 
@@ -122,6 +123,22 @@ def test_many_full_nodes_are_not_all_named() -> None:
     nodes = [node(f"n{number}", 8, 1, free_gpus=0) for number in range(9)]
     said = why_waiting(Wish(amounts={"GPU": 1}, labels={}), nodes)
     assert said.endswith("n3 (0 GPU) and 5 more")
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("Traceback ...\n  File x\nChildFailed: it ended: no model nope\n", "it ended: no model nope"),
+        ("ModuleNotFoundError: No module named 'trieway'", "install it there, or submit this as a job"),
+        ("Traceback " + "x" * 5000 + " the end", "the end"),
+        ("", ""),
+    ],
+)
+def test_of_a_traceback_the_cause_is_told(message: str, says: str) -> None:
+    told = cause(message)
+    assert says in told
+    assert len(told) <= 600
+    assert "\n" not in told
 
 
 def test_a_report_in_a_line() -> None:

@@ -7,21 +7,20 @@ cluster of the machine) is never called.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 HEAD, NODES = "127.0.0.2", ("127.0.0.3", "127.0.0.4")
 STORE_BYTES = 80 * 1024 * 1024
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -32,6 +31,7 @@ ENVIRONMENT = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
     "RAY_num_prestart_python_workers": "0",
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "5",
     "PYTHONWARNINGS": "ignore",
@@ -55,29 +55,43 @@ def until(holds: Callable[[], Any], limit_s: float, what: str, pause_s: float = 
         time.sleep(pause_s)
 
 
-def processes_of(mark: str) -> list[int]:
-    """Processes whose command line or environment names `mark`; our own and our ancestors are not among them."""
+def processes_of(*marks: str) -> list[int]:
+    """Processes whose command line, environment or open files name one of `marks`, but us and whoever started us.
+
+    Files too: Ray's agents write their titles over their environment, and outlive the node that started them.
+    """
     found = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in (os.getpid(), os.getppid()):
-            continue
-        with contextlib.suppress(OSError):
-            if mark.encode() in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+        if entry.name.isdigit() and int(entry.name) not in (os.getpid(), os.getppid()):
+            told = _told_of(entry)
+            if any(mark.encode() in told for mark in marks):
                 found.append(int(entry.name))
     return found
 
 
-def end_all(mark: str) -> None:
-    """SIGKILL to every process of `mark`, until none is left."""
+def _told_of(entry: Path) -> bytes:
+    """What /proc tells of a process; nothing of one that has ended."""
+    told = b""
+    with contextlib.suppress(OSError):
+        told += (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        told += os.readlink(os.fsencode(entry / "cwd")) + b"/\0"
+        for file in os.listdir(entry / "fd"):
+            with contextlib.suppress(OSError):
+                told += os.readlink(os.fsencode(entry / "fd" / file)) + b"\0"
+    return told
+
+
+def end_all(*marks: str) -> None:
+    """SIGKILL to every process of `marks`, until none is left."""
 
     def none_left() -> bool:
-        left = processes_of(mark)
+        left = processes_of(*marks)
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         return not left
 
-    until(none_left, 20, f"processes of {mark} end")
+    until(none_left, 60, f"processes of {marks} end")
 
 
 class Redis:
@@ -104,6 +118,7 @@ class Cluster:
 
     def __init__(self, folder: Path, *, python: str = sys.executable, redis: Redis | None = None) -> None:
         self.folder = folder
+        (folder / "t").mkdir()
         self.python = python
         self.redis = redis
         self.mark = f"trieway-test-{folder.name}"
@@ -111,12 +126,12 @@ class Cluster:
         self.dashboard_port = free_port()
         self.address = f"{HEAD}:{self.gcs_port}"
         self.jobs = f"http://{HEAD}:{self.dashboard_port}"
-        self._low = 20000 + (os.getpid() % 100) * 100
 
     def environment(self, node: str | None = None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TRIEWAY_"))}
         # `TRIEWAY_` names are settings, and unknown ones are refused: the mark has another beginning.
         found = {**kept, **ENVIRONMENT, "FLEET_TEST_MARK": self.mark, "RAY_ADDRESS": self.address}
+        found["TMPDIR"] = str(self.folder / "t")
         if cache := os.environ.get("TRIEWAY_CACHE_DIR"):
             found["TRIEWAY_CACHE_DIR"] = cache
         if node is not None:
@@ -138,11 +153,12 @@ class Cluster:
             f"--ray-client-server-port={free_port()}",
         )
 
-    def start_node(self, node: str, *, cpus: int = 8, gpus: int = 4) -> None:
-        self._start(node, f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}")
+    def start_node(self, node: str, *, cpus: int = 8, gpus: int = 4, labels: str = "") -> None:
+        more = [f"--labels={labels}"] if labels else []
+        self._start(node, f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}", *more)
 
     def _start(self, node: str, *flags: str) -> None:
-        temp = self.folder / ("h" if node == HEAD else "n" + node[-1])
+        temp = self._temp(node)
         environment = self.environment(node)
         if node == HEAD:
             environment.pop("RAY_ADDRESS")
@@ -160,9 +176,12 @@ class Cluster:
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
+    def _temp(self, node: str) -> Path:
+        return self.folder / ("h" if node == HEAD else "n" + node[-1])
+
     def kill_node(self, node: str) -> None:
         """SIGKILL to all that runs on the node."""
-        end_all(f"{self.mark}-{node}-end")
+        end_all(f"{self.mark}-{node}-end", f"{self._temp(node)}/")
 
     def trieway(self, *arguments: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
         """Runs our command line against the cluster, from an environment that has it."""
@@ -171,26 +190,20 @@ class Cluster:
             command, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=timeout_s
         )
 
-    def fleet(self) -> dict[str, Any]:
-        """`trieway ray status --json`."""
-        done = self.trieway("ray", "status", "--json", timeout_s=60)
-        assert done.stdout, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
     def stop(self) -> None:
-        end_all(self.mark)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        end_all(self.mark, f"{self.folder}/")
 
 
 @contextlib.contextmanager
-def running(folder: Path, nodes: Mapping[str, int] | None = None, **options: Any) -> Iterator[Cluster]:
-    """A cluster with these nodes (address -> CPUs), ended whatever happens."""
+def running(folder: Path, labels: Mapping[str, str], **options: Any) -> Iterator[Cluster]:
+    """A cluster with a node at each of NODES, some with labels, ended whatever happens."""
     cluster = Cluster(folder, **options)
     try:
         cluster.start_head()
-        for node, cpus in (nodes or dict.fromkeys(NODES, 8)).items():
-            cluster.start_node(node, cpus=cpus)
+        with ThreadPoolExecutor() as both:
+            started = [both.submit(cluster.start_node, node, labels=labels.get(node, "")) for node in NODES]
+        for one in started:
+            one.result()
         yield cluster
     finally:
         cluster.stop()

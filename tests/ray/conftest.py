@@ -13,18 +13,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray.cluster import Cluster, Redis, end_all, running
+from tests.ray.cluster import NODES, Cluster, Redis, end_all, running
+from tests.ray.fleet import LABEL, Fleet
 from tests.test_packaging import build
 
 ROOT = Path(__file__).parents[2]
 
 
+ORDER = ("test_usage", "test_start", "test_scaling", "test_load", "test_waiting", "test_plane", "test_upgrade")
+"""Then the rest: faults, and `down` at the end. Each leaves a fleet that serves to the next one."""
+LAST = ("test_faults", "test_down")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is for `make test-ray`, in the order it is written: each builds on the fleet before it."""
-    for item in items:
-        if Path(item.fspath).parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.ray)
-            item.add_marker(pytest.mark.timeout(240))
+    """Everything here is for `make test-ray`, on one cluster and in one order."""
+    mine = [item for item in items if Path(item.fspath).parent == Path(__file__).parent]
+    for item in mine:
+        item.add_marker(pytest.mark.ray)
+        item.add_marker(pytest.mark.timeout(300))
+        item.add_marker(pytest.mark.filterwarnings("ignore"))  # Ray's own, in this process
+
+    def turn(item: pytest.Item) -> int:
+        name = Path(item.fspath).stem
+        return (*ORDER, *LAST).index(name)
+
+    places = [number for number, item in enumerate(items) if item in mine]
+    for place, item in zip(places, sorted(mine, key=turn), strict=True):
+        items[place] = item
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +47,7 @@ def folder() -> Iterator[Path]:
     """Short: sockets of Ray lie in it."""
     path = Path(tempfile.mkdtemp(prefix="tw-"))
     yield path
-    shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")
@@ -57,16 +72,29 @@ def bare_python(folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster(folder: Path, bare_python: str) -> Iterator[Cluster]:
-    """A head on Redis, two nodes with four fake GPUs each."""
-    pytest.importorskip("ray", reason="the tests of the fleet on Ray need Ray: pip install 'ray[serve]'")
+def redis(folder: Path) -> Iterator[Redis | None]:
+    """Where the head's state outlives the head; None: it is not installed."""
     if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is needed for a head that is killed and comes back: apt-get install redis-server")
+        yield None
+        return
     mark = f"trieway-redis-{folder.name}"
-    redis = Redis(folder, mark)
+    server = Redis(folder, mark)
     try:
-        with running(folder, python=bare_python, redis=redis) as found:
-            yield found
+        yield server
     finally:
-        redis.stop()
-        end_all(mark)
+        server.stop()
+        end_all(mark, f"{folder}/")
+
+
+@pytest.fixture(scope="session")
+def cluster(folder: Path, bare_python: str, redis: Redis | None) -> Iterator[Cluster]:
+    """A head, on Redis where there is one, and two nodes with four fake GPUs each."""
+    pytest.importorskip("ray", reason="the tests of the fleet on Ray need Ray: pip install 'ray[serve]'")
+    with running(folder, {NODES[0]: LABEL}, python=bare_python, redis=redis) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def fleet(cluster: Cluster, wheel: Path) -> Fleet:
+    """Not up yet: each test brings it where it needs it."""
+    return Fleet(cluster, wheel)

@@ -19,8 +19,10 @@ from trieway.fleet.ray_view import (
     attach,
     board_entries,
     cause,
+    replicas_of,
     serve_applications,
     serve_details,
+    start_serve,
     stopping,
     tell,
     text,
@@ -43,8 +45,8 @@ def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
         raise CommandError(
             "no node of the cluster offers CPUs: add a node, or start the only one with --num-cpus above 0"
         )
+    start_serve()
     _check_port(config)
-    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
     target = serve.RunTarget(target=build(arguments(config, roll)), name=config.fleet, route_prefix=None)
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     if wait:
@@ -154,6 +156,8 @@ def take_down(address: str | None, fleet: str) -> int:
 
     from trieway.serving.ray_board import Board
 
+    if replicas_of(fleet):
+        start_serve()  # a controller that is gone ends nothing
     details = serve_details(fleet)
     if details is not None:
         serve.delete(fleet, _blocking=False)
@@ -181,10 +185,9 @@ def _drop_unplaced(fleet: str, among: Container[str] | None = None) -> None:
     """
     import ray
     from ray._private import state
-    from ray.util import list_named_actors
 
-    for one in list_named_actors(all_namespaces=True):
-        if not one["name"].startswith(f"SERVE_REPLICA::{fleet}#") or (among is not None and one["name"] not in among):
+    for one in replicas_of(fleet):
+        if among is not None and one["name"] not in among:
             continue
         with contextlib.suppress(ValueError):  # it is gone by now
             actor = ray.get_actor(one["name"], namespace=one["namespace"])

@@ -62,6 +62,8 @@ def text(told: Mapping[str, Any]) -> str:
 def cause(message: str) -> str:
     """What to tell of Serve's message, which holds a whole traceback: the last words of the server that failed."""
     flat = " ".join(message.split())
+    if "No module named 'trieway'" in flat:
+        return "the nodes do not have trieway: install it there, or submit this as a job that ships the wheel"
     _, found, said = flat.rpartition("ChildFailed: ")
     return said[:MESSAGE_CHARS_MAX] if found else flat[-MESSAGE_CHARS_MAX:]
 
@@ -72,20 +74,37 @@ def serve_details(fleet: str) -> Any:
 
 
 def serve_applications() -> dict[str, Any]:
-    """Serve's accounts of all applications by name; none where Serve does not run."""
+    """Serve's accounts of all applications by name; none where Serve does not run. CommandError: it does not answer."""
     import ray
     from ray.exceptions import RayError
     from ray.serve.context import _get_global_client
 
-    client = _get_global_client(raise_if_no_controller_running=False)
-    if client is None:
-        return {}
     try:
+        client = _get_global_client(raise_if_no_controller_running=False)
+        if client is None and replicas_of(""):
+            raise CommandError("Serve's controller is gone, its replicas serve on: `trieway ray up` starts it again")
+        if client is None:
+            return {}
         asked = client._controller.get_serve_instance_details.remote()
         found: dict[str, Any] = ray.get(asked, timeout=SERVE_TIMEOUT_S).get("applications") or {}
     except RayError as error:
         raise CommandError(f"Serve does not answer: {' '.join(str(error).split())[:200]}") from None
     return found
+
+
+def replicas_of(fleet: str) -> list[dict[str, str]]:
+    """Names and namespaces of the actors that are replicas of a fleet; of all where it is empty."""
+    from ray.util import list_named_actors
+
+    prefix = f"SERVE_REPLICA::{fleet}#" if fleet else "SERVE_REPLICA::"
+    return [actor for actor in list_named_actors(all_namespaces=True) if actor["name"].startswith(prefix)]
+
+
+def start_serve() -> None:
+    """Starts Serve, or its controller where that is gone: it takes up what it kept."""
+    from ray import serve
+
+    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
 
 
 def _deployments(details: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -152,11 +171,9 @@ def offers() -> list[Offer]:
 
 def board_entries(fleet: str) -> list[Any]:
     """What the board says of replicas that Ray still has."""
-    from ray.util import list_named_actors
-
     from trieway.serving.ray_board import Board, BoardAway
 
-    known = {actor["name"].split("#")[-1] for actor in list_named_actors(all_namespaces=True)}
+    known = {actor["name"].split("#")[-1] for actor in replicas_of(fleet)}
     try:
         return [entry for entry in Board(fleet).entries() if entry.replica in known]
     except BoardAway as error:
