@@ -19,7 +19,7 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels
 PYTEST := $(BIN)/python -m pytest
 SIM_WORKERS := 10,100,1000
 
-.PHONY: help up install test test-ray test-helm check format verify verify-clients bench bench-load bench-router replay report-schema sim honesty gpu-smoke demo clean
+.PHONY: help up install test test-ray bench-ray test-helm check format verify verify-clients bench bench-load bench-router replay report-schema sim reproduce honesty gpu-smoke demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,9 +43,13 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-test-ray: $(VENV)/.dev ## the fleet on a Ray cluster of two nodes on loopback, under 10 minutes; needs redis-server
+test-ray: $(VENV)/.dev ## the fleet on a Ray cluster of two nodes on loopback, under 10 minutes; .ci/prepare-ray fetches redis-server
 	$(PIP) -e '.[ray]'
-	$(PYTEST) -v -m "not verify" tests/ray tests/discovery $(ARGS)
+	$(PYTEST) -v -m "not verify" --durations=12 tests/ray tests/discovery $(ARGS)
+
+bench-ray: $(VENV)/.dev ## what Ray Serve adds to a router's CPU per request (2 minutes of a quiet machine)
+	$(PIP) -e '.[ray]'
+	$(PYTEST) -q -s -m verify tests/ray $(ARGS)
 
 test-helm: $(VENV)/.dev ## the chart, its rules and its image (under 6 minutes); fetches Helm, validators, Prometheus and Ray (0.3 GB); .ci/prepare-helm
 	$(PIP) -e '.[ray]'
@@ -53,7 +57,7 @@ test-helm: $(VENV)/.dev ## the chart, its rules and its image (under 6 minutes);
 	$(PYTEST) -q --timeout 1800 tests/helm $(ARGS)
 
 verify: $(VENV)/.dev ## the full figures of docs/verification.md, slow
-	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/sim $(ARGS)
+	TRIEWAY_SCALE=1 $(PYTEST) -s --timeout 1800 tests/verify tests/models tests/sim tests/reproductions $(ARGS)
 
 bench: $(VENV)/.dev ## micro benchmarks: hashing, matching, decision, scheduler step; what the load generator carries (a quiet machine)
 	$(BIN)/python -m tests.tools.bench
@@ -85,6 +89,10 @@ sim: $(VENV)/.run ## seeds of fleets with faults (SEEDS=1000 FIRST=0), and the s
 
 honesty: $(VENV)/.dev ## the simulator beside a real fleet of this machine, 25 minutes (in parts: ARGS="--state build/honesty --minutes 9")
 	$(BIN)/python -m tests.tools.honesty $(ARGS)
+
+reproduce: $(VENV)/.run ## the RadixAttention paper's experiments next to its figures, 5 minutes (ARGS="--quick"); build/reproduce.html
+	@mkdir -p build
+	$(BIN)/trieway sim reproduce --times --json build/reproduce.json --report build/reproduce.html $(ARGS)
 
 gpu-smoke: $(VENV)/.run ## serve on CUDA and compare with the CPU
 	$(BIN)/python -m tests.tools.gpu_smoke
