@@ -117,7 +117,9 @@ def test_children_are_in_process_groups_of_their_own(launch: Launch) -> None:
 
 
 def test_a_closed_terminal_ends_the_fleet_unless_it_is_to_be_ignored(launch: Launch) -> None:
-    fleet = launch(PAIR)
+    # These tests may themselves run under nohup.
+    code = "import os, sys; from signal import *; signal(SIGHUP, SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+    fleet = launch(PAIR, before=(sys.executable, "-c", code))
     fleet.until("ready")
     assert fleet.stop(signal.SIGHUP) == 0
     (fleet.journal).unlink()

@@ -92,10 +92,11 @@ async def test_a_drained_worker_finishes_what_it_has() -> None:
         await go.wait()
         await well(worker, seen, wire)
 
-    worker.answer = waits
+    worker.answer = other.answer = waits
     async with routed(worker, other) as client:
         tasks = [asyncio.ensure_future(client.complete(f"{index}" * 99)) for index in range(8)]
-        await until(lambda: worker.waiting)
+        await until(lambda: worker.waiting + other.waiting == 8)  # none is on its way still
+        other.answer = well
         async with client.http.delete(f"{client.url}/workers/{worker.id}?drain=true") as response:
             assert response.status == 202
         before = len(worker.completions())
