@@ -118,7 +118,8 @@ class Cluster:
 
     def __init__(self, folder: Path, *, python: str = sys.executable, redis: Redis | None = None) -> None:
         self.folder = folder
-        (folder / "t").mkdir()
+        for node in (HEAD, *NODES):
+            self.scratch(node).mkdir(parents=True)
         self.python = python
         self.redis = redis
         self.mark = f"trieway-test-{folder.name}"
@@ -131,7 +132,7 @@ class Cluster:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TRIEWAY_"))}
         # `TRIEWAY_` names are settings, and unknown ones are refused: the mark has another beginning.
         found = {**kept, **ENVIRONMENT, "FLEET_TEST_MARK": self.mark, "RAY_ADDRESS": self.address}
-        found["TMPDIR"] = str(self.folder / "t")
+        found["TMPDIR"] = str(self.scratch(node or HEAD))
         if cache := os.environ.get("TRIEWAY_CACHE_DIR"):
             found["TRIEWAY_CACHE_DIR"] = cache
         if node is not None:
@@ -178,6 +179,10 @@ class Cluster:
 
     def _temp(self, node: str) -> Path:
         return self.folder / ("h" if node == HEAD else "n" + node[-1])
+
+    def scratch(self, node: str) -> Path:
+        """Where the node's processes keep passing files."""
+        return self.folder / "t" / node[-1]
 
     def kill_node(self, node: str) -> None:
         """SIGKILL to all that runs on the node."""

@@ -44,10 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
-    """Short: sockets of Ray lie in it."""
+    """Short: sockets of Ray lie in it. FLEET_TEST_KEEP=1 leaves it, with every log, to be read."""
     path = Path(tempfile.mkdtemp(prefix="tw-"))
     yield path
-    shutil.rmtree(path)
+    if not os.environ.get("FLEET_TEST_KEEP"):
+        shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from tests.ray.load import MODEL
 
 LABEL = "disk=fast"
 """Of the first node."""
+LOST, KEPT = NODES
+"""The first node is killed at the end."""
 JOB_TIMEOUT_S = 200.0
 
 

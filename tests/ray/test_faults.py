@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray.cluster import HEAD, NODES, Cluster, Redis, until
-from tests.ray.fleet import Fleet, get
+from tests.ray.cluster import HEAD, Cluster, Redis, until
+from tests.ray.fleet import KEPT, LOST, Fleet, get
 from tests.ray.load import Load, under_load
 from tests.ray.plane import parent_of
 
@@ -79,15 +79,14 @@ def test_a_controller_that_is_gone_is_started_again_by_up(fleet: Fleet, cluster:
 
 def test_a_node_killed_under_load_fails_no_request(fleet: Fleet, cluster: Cluster) -> None:
     fleet.bring_to(2)
-    lost, kept = NODES
     with under_load(fleet.routers) as load:
         runs(load)
-        cluster.kill_node(lost)
+        cluster.kill_node(LOST)
         runs(load)
 
         def healed() -> bool:
-            row = get(f"http://{kept}:{fleet.port}/readyz")
+            row = get(f"http://{KEPT}:{fleet.port}/readyz")
             return bool(row["up"] == row["workers"] == 2)
 
         until(healed, 150, "the lost worker is started on the node that is left")
-    assert {one["node"] for one in fleet.replicas("worker").values()} == {kept}
+    assert {one["node"] for one in fleet.replicas("worker").values()} == {KEPT}

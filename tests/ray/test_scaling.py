@@ -15,7 +15,9 @@ CALM_S = 3
 def test_scaling_by_hand_under_load_fails_no_request(fleet: Fleet) -> None:
     fleet.up("--workers", "1", labelled=True)
     until(lambda: fleet.serves(1), 60, "one worker serves")
-    with under_load(fleet.routers) as load:
+    # Few prompts over and over, here and below: what a worker computes for others within a minute is bounded, and
+    # whoever stays shall still take what the next test's leaver gives.
+    with under_load(fleet.routers, varied=False) as load:
         fleet.up("--workers", "3", labelled=True)
         until(lambda: fleet.serves(3), 60, "three workers serve")
         assert [one["node"] for one in fleet.replicas("worker").values()] == [NODES[0]] * 3, "the label's node"
@@ -32,7 +34,6 @@ def test_the_policy_follows_the_load_and_fails_no_request(fleet: Fleet) -> None:
     told = fleet.up(*("--workers-max", "2", "--scale-interval-s", "0.5", "--scale-calm-s", str(CALM_S)), labelled=True)
     assert "2 workers" not in told, "without load nothing grows"
     assert fleet.workers() == before
-    # Few prompts over and over: what a worker computes for others within a minute is bounded, and both have their turn.
     with under_load(fleet.routers, clients=BUSY, prefix=HOT, varied=False) as load:
         until(lambda: fleet.serves(2), 180, "the load brings a second worker")
         (newcomer,) = set(fleet.workers()) - set(before)

@@ -29,5 +29,8 @@ def test_a_rolling_upgrade_ends_no_stream(fleet: Fleet) -> None:
     assert len(ended) >= 2 * STREAMS
     of_old = [one for one in ended if one.worker in old]
     of_new = [one for one in ended if one.worker not in old]
+    now = fleet.everyone()
+    fleet.up("--workers", "2")
+    assert fleet.everyone() == now, "the word stands: without a new one nothing is replaced"
     first_new = min(one.began for one in of_new)
     assert any(one.ended > first_new for one in of_old), "old workers end their streams while new ones begin theirs"

@@ -24,7 +24,7 @@ def add_ray(ray: argparse.ArgumentParser) -> None:
 
     up = action("up", "start the fleet, or bring it to these settings")
     add_flags(up, RayConfig)
-    up.add_argument("--roll", metavar="WORD", default="", help="a new word replaces every replica, one after another")
+    up.add_argument("--roll", metavar="WORD", default="", help="a new word replaces every replica, one by one")
     up.add_argument("--no-wait", dest="wait", action="store_false", help="do not wait until all serve")
     up.set_defaults(run=_up)
 

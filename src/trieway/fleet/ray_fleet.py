@@ -35,11 +35,13 @@ DOWN_TIMEOUT_S = 180.0
 
 
 def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
-    """Deploys, and waits until all serve. `roll`: any new word replaces every replica, in an upgrade's order."""
+    """Deploys, and waits until all serve. `roll`: any new word replaces every replica, in an upgrade's order; without
+    one the last word stands, and what runs with it stays."""
     attach(config.address)
     from ray import serve
 
     from trieway.router.ray_app import build, serving_nodes
+    from trieway.serving.ray_board import Board, BoardAway
 
     if not serving_nodes():
         raise CommandError(
@@ -47,7 +49,13 @@ def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
         )
     start_serve()
     _check_port(config)
-    target = serve.RunTarget(target=build(arguments(config, roll)), name=config.fleet, route_prefix=None)
+    board = Board(config.fleet)
+    try:
+        roll = roll or board.roll()
+        target = serve.RunTarget(target=build(arguments(config, roll)), name=config.fleet, route_prefix=None)
+        board.set_roll(roll)
+    except BoardAway as error:
+        raise CommandError(f"the cluster's head does not answer: {error}") from None
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     if wait:
         _wait_ready(config)

@@ -1,4 +1,4 @@
-"""The board on which replicas publish where they are: the key-value store of Ray's GCS.
+"""The board on which replicas publish where they are, and which roll they are of: the key-value store of Ray's GCS.
 
 Keeps true: with a GCS on Redis the board outlives the head; a call that fails or hangs (the head is away) is the
 caller's thread's trouble alone, so call it from a thread of its own. Does not know what entries mean (ray_entries.py).
@@ -25,6 +25,7 @@ class Board:
 
     def __init__(self, fleet: str) -> None:
         self._prefix = f"{fleet}/".encode()
+        self._roll = f"{fleet}:roll".encode()
 
     def put(self, entry: Entry) -> None:
         """Writes or overwrites. Raises BoardAway."""
@@ -42,9 +43,19 @@ class Board:
         values = call_store("internal_kv_multi_get", list(keys), NAMESPACE)
         return [entry for value in values.values() if (entry := decode_entry(value)) is not None]
 
+    def roll(self) -> str:
+        """The word with which the replicas were last replaced; empty: they never were. Raises BoardAway."""
+        found: bytes | None = call_store("internal_kv_get", self._roll, NAMESPACE)
+        return "" if found is None else found.decode(errors="replace")
+
+    def set_roll(self, word: str) -> None:
+        """Raises BoardAway."""
+        call_store("internal_kv_put", self._roll, word.encode(), True, NAMESPACE)
+
     def clear(self) -> None:
-        """Removes every entry. Raises BoardAway."""
+        """Removes every entry, and the word. Raises BoardAway."""
         call_store("internal_kv_del", self._prefix, True, NAMESPACE)
+        call_store("internal_kv_del", self._roll, False, NAMESPACE)
 
     def _key(self, entry: Entry) -> bytes:
         return self._prefix + f"{entry.role}/{entry.replica}".encode()
