@@ -35,9 +35,16 @@ def parent_of(pid: int) -> int:
 class _Engine(asyncio.Protocol):
     """HTTP as far as a router speaks it: one request after the other, bodies by content-length."""
 
+    def __init__(self, open_: set[asyncio.BaseTransport]) -> None:
+        self._open = open_
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._data = b""
+        self._open.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -72,20 +79,26 @@ def engine() -> Iterator[str]:
     thread.start()
 
     async def start() -> asyncio.Server:
-        return await loop.create_server(_Engine, "127.0.0.1", 0)
+        return await loop.create_server(lambda: _Engine(connections), "127.0.0.1", 0)
 
+    async def end() -> None:
+        server.close()
+        for connection in list(connections):
+            connection.close()
+        await server.wait_closed()
+
+    connections: set[asyncio.BaseTransport] = set()
     server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(end(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
 
 
 async def _drive(url: str, seconds: float) -> float:
-    """Requests at the rate; returns how many a second were answered."""
     body = json.dumps({"model": MODEL, "prompt": "How much is a request? " * 8, "max_tokens": 1}).encode()
     done = 0
 
@@ -110,12 +123,21 @@ async def _drive(url: str, seconds: float) -> float:
         return done / (loop.time() - began)
 
 
-def cost_us(url: str, pids: Sequence[int], *, seconds: float = 4.0) -> tuple[float, float]:
-    """(CPU microseconds of these processes for each request, idle CPU subtracted; requests a second)."""
+def drive(url: str, seconds: float) -> float:
+    """Requests at the rate; returns how many a second were answered."""
+    return asyncio.run(_drive(url, seconds))
+
+
+def idle_share(pids: Sequence[int], seconds: float) -> float:
+    """CPU seconds a second of these processes while nobody asks."""
     began = cpu_s(pids)
-    time.sleep(seconds / 2)
-    idle_per_s = (cpu_s(pids) - began) / (seconds / 2)
+    time.sleep(seconds)
+    return (cpu_s(pids) - began) / seconds
+
+
+def cost_us(url: str, pids: Sequence[int], idle: float, seconds: float) -> tuple[float, float]:
+    """(CPU microseconds of these processes for each request, what they take idle subtracted; requests a second)."""
     before, at = cpu_s(pids), time.monotonic()
-    rate = asyncio.run(_drive(url, seconds))
+    rate = drive(url, seconds)
     spent, took = cpu_s(pids) - before, time.monotonic() - at
-    return (spent - idle_per_s * took) / (rate * took) * 1e6, rate
+    return (spent - idle * took) / (rate * took) * 1e6, rate
