@@ -38,7 +38,8 @@ def discovery_of(config: RouterConfig) -> Discovery:
         from trieway.router.kubernetes_api import Cluster
         from trieway.router.kubernetes_discovery import Kubernetes
 
-        return Kubernetes(Cluster.of(config), config.kubernetes_port_name, random.Random(config.seed))
+        rng, leaving = random.Random(config.seed), config.kubernetes_leaving
+        return Kubernetes(Cluster.of(config), config.kubernetes_port_name, rng, leaving=leaving)
     if config.discover == "file":
         if config.workers_file is None:
             raise ConfigError("--discover file needs --workers-file FILE, one worker's URL a line")

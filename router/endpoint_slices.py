@@ -1,7 +1,7 @@
 """Kubernetes' EndpointSlices as worker URLs: a table fed by lists and watch events. Pure.
 
-Keeps true: `urls` are exactly the endpoints that are ready and not terminating in any slice of the table; an address
-that passed from one pod to another is told by `renewed`, so that nothing of the old pod is believed of the new one.
+Keeps true: `urls` are exactly the endpoints that are ready and not terminating in any slice of the table, and, if asked
+for, those that terminate and still serve; an address that passed from one pod to another is told by `renewed`, so that nothing of the old pod is believed of the new one.
 Does not know the API server (kubernetes_discovery.py).
 """
 
@@ -25,6 +25,7 @@ class Conditions(msgspec.Struct):
     """Kubernetes reads an absent `ready` as true."""
 
     ready: bool | None = None
+    serving: bool | None = None
     terminating: bool | None = None
 
 
@@ -33,11 +34,12 @@ class Endpoint(msgspec.Struct):
     conditions: Conditions | None = None
     targetRef: TargetRef | None = None
 
-    @property
-    def serves(self) -> bool:
-        """Takes new requests."""
+    def serves(self, leaving: bool) -> bool:
+        """Takes new requests; `leaving`: also in the time before its pod is told to end."""
         conditions = self.conditions or Conditions()
-        return conditions.ready is not False and conditions.terminating is not True
+        if conditions.terminating is True:
+            return leaving and conditions.serving is True
+        return conditions.ready is not False
 
 
 class SlicePort(msgspec.Struct):
@@ -71,10 +73,11 @@ class EndpointSliceList(msgspec.Struct):
 
 
 class SliceTable:
-    """The slices of one Service; `port_name` picks the port of each."""
+    """The slices of one Service; `port_name` picks the port of each. `leaving`: see Endpoint.serves."""
 
-    def __init__(self, port_name: str) -> None:
+    def __init__(self, port_name: str, *, leaving: bool = False) -> None:
         self._port_name = port_name
+        self._leaving = leaving
         self._slices: dict[str, EndpointSlice] = {}
         self._pods: dict[str, str] = {}
 
@@ -111,7 +114,7 @@ class SliceTable:
                 continue
             scheme = "https" if port.appProtocol == "https" else "http"
             for endpoint in each.endpoints or ():
-                if not endpoint.serves or not endpoint.addresses or len(found) >= ENDPOINTS_MAX:
+                if not endpoint.serves(self._leaving) or not endpoint.addresses or len(found) >= ENDPOINTS_MAX:
                     continue
                 host = endpoint.addresses[0]
                 host = f"[{host}]" if each.addressType == "IPv6" else host

@@ -34,7 +34,8 @@ class WatchPace:
 
 
 class Kubernetes:
-    """The discovery of `--discover kubernetes`. `rng` spreads the routers' requests."""
+    """The discovery of `--discover kubernetes`. `rng` spreads the routers' requests. `leaving`: a pod that ends keeps
+    its requests until it turns them away itself."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Kubernetes:
         port_name: str,
         rng: random.Random,
         *,
+        leaving: bool = False,
         pace: WatchPace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,7 +51,7 @@ class Kubernetes:
         self._pace = pace or WatchPace()
         self._rng = rng
         self._clock = clock
-        self._table = SliceTable(port_name)
+        self._table = SliceTable(port_name, leaving=leaving)
         self._told: frozenset[str] | None = None
         self._failures = 0
         self.lists = 0

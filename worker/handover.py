@@ -1,7 +1,7 @@
 """A worker gives its most valuable prefixes to others, and takes those that others give.
 
-`POST /cache/handover {to, share?, tokens_max?, timeout_s?}` makes this worker send its prefixes to the workers at `to`,
-each prefix to one of them, up to `share` of each one's pool. `POST /cache/adopt` is what it sends: token paths with
+`POST /cache/handover {to, share?, tokens_max?, timeout_s?, drain?}` makes this worker send its prefixes to the workers at
+`to`, each prefix to one of them, up to `share` of each one's pool; with `drain` it takes no request from then on. `POST /cache/adopt` is what it sends: token paths with
 their namespaces' chains, which the taker computes like a prefix hint, one after the other, in pieces, after all
 requests of users. `GET /cache/load` is the load, for scaling; `GET /cache/worth` is what the cache is worth, for
 whoever chooses which worker leaves.
@@ -60,6 +60,7 @@ class _Order(msgspec.Struct):
     share: float = SHARE_OF_TAKER
     tokens_max: int | None = None
     timeout_s: float = 20.0
+    drain: bool = False
 
 
 class _Path(msgspec.Struct, array_like=True):
@@ -131,7 +132,11 @@ class Handover:
         prefixes = await self._service.engine.ask(
             lambda stepper: most_valuable(stepper.cache, tokens_max=tokens_max, paths_max=PATHS_MAX)
         )
-        given = await self._send_all(shares(prefixes, order.to), order)
+        try:
+            given = await self._send_all(shares(prefixes, order.to), order)
+        finally:
+            if order.drain:
+                self._service.turn_away()
         log.info("handed %d of %d prefixes to %d workers", sum(given.values()), len(prefixes), len(order.to))
         return _json({"prefixes": len(prefixes), "given": given})
 

@@ -1,7 +1,7 @@
 """What a pod does when its worker comes or goes: prefixes pass between it and the other workers of its model.
 
 `python -m trieway.worker.neighbours leave ...` before the worker is told to end: it gives its most valuable prefixes to
-its neighbours. `... arrive ...` after its start: neighbours give it theirs. For platforms that run hooks beside a
+its neighbours, serving on, and then turns away what is new. `... arrive ...` after its start: neighbours give it theirs. For platforms that run hooks beside a
 server; Ray's replicas do the same by themselves (ray_worker.py).
 
 Keeps true: takes no longer than it is told to, and `leave` no less than the pause in which routers turn away; always
@@ -48,10 +48,18 @@ def neighbours(hosts: Iterable[str], port: int, own: str) -> list[str]:
     return [f"http://{f'[{address}]' if ':' in address else address}:{port}" for address in sorted(found)]
 
 
-def order(giver: str, takers: Sequence[str], token: str, timeout_s: float, share: float = SHARE_OF_TAKER) -> str:
-    """Has `giver` give prefixes to `takers`, up to a share of each one's pool; what came of it, in words. Never raises
-    for what the network does."""
-    body = json.dumps({"to": list(takers), "share": share, "timeout_s": timeout_s}).encode()
+def order(
+    giver: str,
+    takers: Sequence[str],
+    token: str,
+    timeout_s: float,
+    share: float = SHARE_OF_TAKER,
+    *,
+    drain: bool = False,
+) -> str:
+    """Has `giver` give prefixes to `takers`, up to a share of each one's pool, and `drain`, take no request from then
+    on; what came of it, in words. Never raises for what the network does."""
+    body = json.dumps({"to": list(takers), "share": share, "timeout_s": timeout_s, "drain": drain}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"{giver}/cache/handover", body, headers)  # noqa: S310
     try:
@@ -62,11 +70,11 @@ def order(giver: str, takers: Sequence[str], token: str, timeout_s: float, share
         return f"{giver} gave nothing: {error}"
 
 
-def leave(own_url: str, others: Sequence[str], token: str, timeout_s: float) -> list[str]:
-    """Gives the own worker's prefixes away. Lines that tell what happened."""
+def leave(own_url: str, others: Sequence[str], token: str, timeout_s: float, *, drain: bool = False) -> list[str]:
+    """Gives the own worker's prefixes away; with `drain` it then turns away what is new. Lines that tell what happened."""
     if not others:
         return ["no other worker: prefixes go with this one"]
-    return [order(own_url, others[:TAKERS_MAX], token, timeout_s)]
+    return [order(own_url, others[:TAKERS_MAX], token, timeout_s, drain=drain)]
 
 
 def arrive(own_url: str, others: Sequence[str], token: str, timeout_s: float) -> list[str]:
@@ -106,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         token = FleetKey.from_secret(read_fleet_secret(asked.fleet_secret_file)).feed_token
         if asked.hook == "leave":
             others = neighbours(asked.peers, asked.port, asked.address)
-            told = leave(own_url, others, token, asked.timeout_s)
+            told = leave(own_url, others, token, asked.timeout_s, drain=True)
         elif wait_ready(own_url, asked.ready_timeout_s):
             others = neighbours(asked.peers, asked.port, asked.address)
             told = arrive(own_url, others, token, asked.timeout_s)

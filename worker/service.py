@@ -81,10 +81,14 @@ class Service:
         self.engine.start(self)
         self.feed.start()
 
-    async def drain(self, timeout_s: float) -> None:
-        """Takes nothing new, tells the routers so, and waits for running requests at most `timeout_s`."""
+    def turn_away(self) -> None:
+        """Takes nothing new from now on, and tells the routers so. What runs goes on."""
         self.draining = True
         self.feed.beat()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes nothing new, tells the routers so, and waits for running requests at most `timeout_s`."""
+        self.turn_away()
         deadline = self._clock() + timeout_s
         while self.engine.alive and self.engine.open_samples and self._clock() < deadline:
             self._idle.clear()

@@ -166,7 +166,7 @@ class Scaling:
 
     def leave(self, names: Sequence[WorkerId], *, hand_over: bool = True, serve_on: bool = True) -> None:
         """These workers leave at once. With `hand_over` each gives its best prefixes to those that stay; it takes
-        requests until they have them, or without `serve_on` no more from now on (as pods do)."""
+        requests until they have them, or without `serve_on` no more from now on."""
         fleet = self._fleet
         leaving = [fleet.workers[name] for name in names if name in fleet.workers]
         stay = [worker for name, worker in fleet.workers.items() if name not in names and worker.up]

@@ -14,9 +14,14 @@ LABEL = "kubernetes.io/service-name"
 
 
 def endpoint(
-    ip: str, pod: str | None = None, *, ready: bool | None = True, terminating: bool | None = None
+    ip: str,
+    pod: str | None = None,
+    *,
+    ready: bool | None = True,
+    serving: bool | None = None,
+    terminating: bool | None = None,
 ) -> dict[str, Any]:
-    conditions = {"ready": ready, "serving": ready, "terminating": terminating}
+    conditions = {"ready": ready, "serving": ready if serving is None else serving, "terminating": terminating}
     found: dict[str, Any] = {
         "addresses": [ip],
         "conditions": {name: value for name, value in conditions.items() if value is not None},

@@ -30,6 +30,22 @@ def test_only_ready_endpoints_serve(ready: bool | None, terminating: bool | None
     assert found.urls() == ({"http://10.0.0.1:8100"} if serves else set())
 
 
+@pytest.mark.parametrize(
+    ("ready", "serving", "terminating", "serves"),
+    [
+        (True, True, None, True), (False, False, None, False), (False, True, True, True), (False, False, True, False),
+        (True, True, True, True), (False, True, False, False),
+    ],
+)  # fmt: skip
+def test_those_that_leave_serve_while_they_are_ready_if_asked_for(
+    ready: bool, serving: bool, terminating: bool | None, serves: bool
+) -> None:
+    found = SliceTable("http", leaving=True)
+    one = endpoint("10.0.0.1", ready=ready, serving=serving, terminating=terminating)
+    found.replace([read(endpoint_slice("a", [one]))])
+    assert found.urls() == ({"http://10.0.0.1:8100"} if serves else set())
+
+
 def test_no_conditions_at_all_mean_ready() -> None:
     assert table(endpoint_slice("a", [{"addresses": ["10.0.0.1"]}])).urls() == {"http://10.0.0.1:8100"}
 

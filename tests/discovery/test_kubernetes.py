@@ -46,13 +46,17 @@ def urls(*hosts: str) -> frozenset[str]:
 
 @contextlib.asynccontextmanager
 async def watching(
-    *, pace: WatchPace = QUICK, token_file: Path | None = None, prepare: Callable[[ApiServer], None] = lambda _: None
+    *,
+    pace: WatchPace = QUICK,
+    token_file: Path | None = None,
+    prepare: Callable[[ApiServer], None] = lambda _: None,
+    leaving: bool = False,
 ) -> AsyncIterator[tuple[ApiServer, Watcher]]:
     server = ApiServer()
     prepare(server)
     await server.start()
     cluster = Cluster(url=server.url, namespace="models", service="workers", token_file=token_file, ca_file=None)
-    watcher = Watcher(Kubernetes(cluster, "http", random.Random(1), pace=pace))
+    watcher = Watcher(Kubernetes(cluster, "http", random.Random(1), pace=pace, leaving=leaving))
     try:
         yield server, watcher
     finally:
@@ -87,6 +91,19 @@ async def test_a_terminating_endpoint_leaves_before_its_pod_does() -> None:
         await watcher.hears("10.0.0.1", "10.0.0.2")
         server.put(endpoint_slice("a", [endpoint("10.0.0.1", "p1", terminating=True), endpoint("10.0.0.2", "p2")]))
         await watcher.hears("10.0.0.2")
+
+
+@in_loop
+async def test_one_that_hands_over_stays_until_it_turns_away() -> None:
+    async with watching(leaving=True) as (server, watcher):
+        server.put(endpoint_slice("a", [endpoint("10.0.0.1", "p1"), endpoint("10.0.0.2", "p2")]))
+        await watcher.hears("10.0.0.1", "10.0.0.2")
+        giving = endpoint("10.0.0.1", "p1", ready=False, serving=True, terminating=True)
+        server.put(endpoint_slice("a", [giving, endpoint("10.0.0.3", "p3")]))
+        await watcher.hears("10.0.0.1", "10.0.0.3")
+        done = endpoint("10.0.0.1", "p1", ready=False, serving=False, terminating=True)
+        server.put(endpoint_slice("a", [done, endpoint("10.0.0.3", "p3")]))
+        await watcher.hears("10.0.0.3")
 
 
 @in_loop

@@ -283,6 +283,19 @@ def test_the_router_watches_the_service_that_selects_the_workers(values: Path) -
 
 
 @each_value_set
+def test_pods_that_end_keep_their_requests_only_where_all_turn_away_by_themselves(values: Path) -> None:
+    manifests = render(values)
+    workers = workloads(manifests, "worker")
+    hooks = [
+        "leave" in str(containers(one["spec"]["template"], init=False)[0].get("lifecycle", {}).get("preStop"))
+        for one in workers
+    ]
+    for router in workloads(manifests, "router"):
+        args = containers(router["spec"]["template"], init=False)[0]["args"]
+        assert ("--kubernetes-leaving=true" in args) is all(hooks)
+
+
+@each_value_set
 def test_costs_are_kept_of_the_workers_of_deployments(values: Path) -> None:
     manifests = render(values)
     wanted = [one for one in workloads(manifests, "worker") if one["kind"] == "Deployment"]

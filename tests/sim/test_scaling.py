@@ -86,8 +86,8 @@ def test_scale_in_of_a_nearly_idle_fleet(serve_on: bool) -> None:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("serve_on", [True, False], ids=["hand over first", "drain at once"])
 def test_scale_in_of_a_busy_fleet(serve_on: bool) -> None:
-    """Ten times as fast as the trace. A pod, which Kubernetes drains at once, saves less: whoever asked elsewhere
-    before the prefixes came has computed them there."""
+    """Ten times as fast as the trace. Whoever is drained at once saves less: who asked elsewhere before the prefixes
+    came has computed them there."""
     found = savings(agents(8, 32_768, speed=10.0, last_s=3600.0), 4, INSTANTS, seed=2026, serve_on=serve_on)
     least = 0.25 if serve_on else 0.15
     assert told(f"agents, 8 -> 4, busy{'' if serve_on else ', drained at once'}", found) >= least

@@ -133,6 +133,24 @@ def test_a_taker_that_is_gone_costs_only_its_share(giver: Worker, taker: Worker)
     assert 0 < found["given"][taker.url] < found["prefixes"]
 
 
+def test_who_drains_serves_until_it_has_given_and_nothing_new_afterwards(giver: Worker, taker: Worker) -> None:
+    giver.complete(PROMPT, max_tokens=1)
+    give(giver, taker.url)
+    assert cached(giver, PROMPT) > 0, "it serves on"
+    give(giver, taker.url, drain=True)
+    answer = giver.client.post("/v1/completions", json={"model": "tiny", "prompt": PROMPT, "max_tokens": 1})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert giver.client.get("/readyz").status_code == 503
+    assert giver.built.service.load().draining, "routers hear it"
+    assert cached(taker, PROMPT) > 0
+
+
+def test_who_cannot_give_drains_all_the_same(giver: Worker) -> None:
+    giver.complete(PROMPT, max_tokens=1)
+    assert give(giver, "http://127.0.0.1:9", drain=True)["given"] == {"http://127.0.0.1:9": 0}
+    assert giver.client.get("/readyz").status_code == 503
+
+
 def test_two_takers_share_evenly(giver: Worker, taker: Worker) -> None:
     for head in "abcdefgh":
         giver.complete(head * 80, max_tokens=1)

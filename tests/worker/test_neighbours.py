@@ -103,8 +103,8 @@ def test_a_name_that_does_not_resolve_is_nobody() -> None:
 def test_a_leaving_worker_is_told_to_give_to_all_others_with_the_fleets_token() -> None:
     with standin() as own:
         told = leave(own.url, ["http://a:1", "http://b:1"], TOKEN, 7.0)
-    order = {"to": ["http://a:1", "http://b:1"], "share": SHARE_OF_TAKER, "timeout_s": 7.0, "path": "/cache/handover"}
-    assert own.orders == [order]
+    order = {"to": ["http://a:1", "http://b:1"], "share": SHARE_OF_TAKER, "timeout_s": 7.0, "drain": False}
+    assert own.orders == [order | {"path": "/cache/handover"}]
     assert own.tokens == [f"Bearer {TOKEN}"]
     assert told == [f"{own.url} gave 2 prefixes"]
 
@@ -185,6 +185,7 @@ def test_the_hook_before_the_end_takes_at_least_its_pause(secret: str, capsys: p
         assert time.monotonic() - began >= 0.4
     assert code == 0
     assert own.orders[0]["to"] == [f"http://127.0.0.2:{own.port}"]
+    assert own.orders[0]["drain"], "then it turns away what is new"
     assert "gave 2 prefixes" in capsys.readouterr().out
 
 

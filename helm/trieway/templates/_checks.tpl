@@ -39,7 +39,7 @@
 {{- end -}}
 {{- end -}}
 {{- $both := list "host" "port" "drain_timeout_s" "log_level" "log_format" "api_keys_file" "admin_key_file" "fleet_secret_file" "allow_open" -}}
-{{- $taken := dict "router" (concat $both (list "workers" "worker" "discover" "policy" "kubernetes_service" "kubernetes_namespace" "kubernetes_port_name")) -}}
+{{- $taken := dict "router" (concat $both (list "workers" "worker" "discover" "policy" "kubernetes_service" "kubernetes_namespace" "kubernetes_port_name" "kubernetes_leaving")) -}}
 {{- $taken = set $taken "worker" (concat $both (list "model" "served_model_name" "device" "dtype" "kv_tokens" "page_size" "cache_dir")) -}}
 {{- include "trieway.configCheck" (dict "where" "router.config" "config" .Values.router.config "taken" $taken.router) -}}
 {{- include "trieway.configCheck" (dict "where" "worker.config" "config" .Values.worker.config "taken" $taken.worker) -}}

@@ -15,6 +15,16 @@
 {{- end }}
 {{- end -}}
 
+{{/* "true" if the workers of all models hand their prefixes over before they turn away what is new. */}}
+{{- define "trieway.handsOver" -}}
+{{- $all := true -}}
+{{- range .Values.models -}}
+{{- $model := include "trieway.model" (dict "root" $ "model" .) | fromJson -}}
+{{- if not $model.handOver.enabled -}}{{- $all = false -}}{{- end -}}
+{{- end -}}
+{{ $all }}
+{{- end -}}
+
 {{/* Before a worker goes and after it came, prefixes pass between it and the others of its model. */}}
 {{- define "trieway.workerLifecycle" -}}
 {{- $hand := .part.handOver }}

@@ -123,6 +123,9 @@ class RouterConfig(ServerConfig):
     kubernetes_service: Annotated[str | None, Key("Service whose ready endpoints are the workers")] = None
     kubernetes_namespace: Annotated[str | None, Key("its namespace; default: the pod's own")] = None
     kubernetes_port_name: Annotated[str, Key("name of its port")] = "http"
+    kubernetes_leaving: Annotated[
+        bool, Key("pods that end get requests until they turn them away: only for workers with the hook that does")
+    ] = False
     kubernetes_api: Annotated[str | None, Key("URL of the API server; default: the pod's own cluster")] = None
     kubernetes_token_file: Annotated[Path | None, Key("token for the API server; default: the pod's own")] = None
     kubernetes_ca_file: Annotated[Path | None, Key("CA of the API server; default: the pod's own")] = None
