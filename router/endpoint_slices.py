@@ -1,8 +1,8 @@
 """Kubernetes' EndpointSlices as worker URLs: a table fed by lists and watch events. Pure.
 
 Keeps true: `urls` are exactly the endpoints that are ready and not terminating in any slice of the table, and, if asked
-for, those that terminate and still serve; an address that passed from one pod to another is told by `renewed`, so that nothing of the old pod is believed of the new one.
-Does not know the API server (kubernetes_discovery.py).
+for, those that terminate and still serve; an address that passed from one pod to another is told by `renewed`, so that
+nothing of the old pod is believed of the new one. Does not know the API server (kubernetes_discovery.py).
 """
 
 from __future__ import annotations

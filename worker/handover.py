@@ -1,10 +1,10 @@
 """A worker gives its most valuable prefixes to others, and takes those that others give.
 
-`POST /cache/handover {to, share?, tokens_max?, timeout_s?, drain?}` makes this worker send its prefixes to the workers at
-`to`, each prefix to one of them, up to `share` of each one's pool; with `drain` it takes no request from then on. `POST /cache/adopt` is what it sends: token paths with
-their namespaces' chains, which the taker computes like a prefix hint, one after the other, in pieces, after all
-requests of users. `GET /cache/load` is the load, for scaling; `GET /cache/worth` is what the cache is worth, for
-whoever chooses which worker leaves.
+`POST /cache/handover {to, share?, tokens_max?, timeout_s?, drain?}` makes this worker send its prefixes to the workers
+at `to`, each prefix to one of them, up to `share` of each one's pool; with `drain` it takes no request from then on.
+`POST /cache/adopt` is what it sends: token paths with their namespaces' chains, which the taker computes like a prefix
+hint, one after the other, in pieces, after all requests of users. `GET /cache/load` is the load, for scaling;
+`GET /cache/worth` is what the cache is worth, for whoever chooses which worker leaves.
 
 Keeps true: only the fleet's token opens these; a taker of another vocabulary or secret refuses; nothing takes longer
 than its time; a user's request waits for one piece at most. Does not know why it is asked (a scale-in, a newcomer).

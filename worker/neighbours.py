@@ -1,8 +1,8 @@
 """What a pod does when its worker comes or goes: prefixes pass between it and the other workers of its model.
 
 `python -m trieway.worker.neighbours leave ...` before the worker is told to end: it gives its most valuable prefixes to
-its neighbours, serving on, and then turns away what is new. `... arrive ...` after its start: neighbours give it theirs. For platforms that run hooks beside a
-server; Ray's replicas do the same by themselves (ray_worker.py).
+its neighbours, serving on, and then turns away what is new. `... arrive ...` after its start: neighbours give it
+theirs. For platforms that run hooks beside a server; Ray's replicas do the same by themselves (ray_worker.py).
 
 Keeps true: takes no longer than it is told to, and `leave` no less than the pause in which routers turn away; always
 ends with exit code 0, since caches are only caches. Does not know what a prefix is (handover.py).
@@ -71,7 +71,7 @@ def order(
 
 
 def leave(own_url: str, others: Sequence[str], token: str, timeout_s: float, *, drain: bool = False) -> list[str]:
-    """Gives the own worker's prefixes away; with `drain` it then turns away what is new. Lines that tell what happened."""
+    """Gives the own worker's prefixes away; with `drain` it then turns away what is new. What happened, in lines."""
     if not others:
         return ["no other worker: prefixes go with this one"]
     return [order(own_url, others[:TAKERS_MAX], token, timeout_s, drain=drain)]

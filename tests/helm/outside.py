@@ -29,6 +29,7 @@ class Running:
     process: subprocess.Popen[bytes]
     url: str
     log: Path
+    environ: Mapping[str, str] | None = None
 
     def wait_for(self, path: str, limit_s: float = 180.0) -> None:
         """Until GET `path` answers 200."""
@@ -54,6 +55,15 @@ class Running:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(limit_s)
+
+    def restart(self) -> None:
+        """Ended as a pod is, and started again at the same address."""
+        assert self.end() == 0
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.process.args, stdout=out, stderr=subprocess.STDOUT, env=self.environ, cwd=self.log.parent
+            )
+        self.wait_for("/readyz")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -91,7 +101,7 @@ def start(container: Mapping[str, Any], arguments: Sequence[str], url: str, log:
         process = subprocess.Popen(
             [BIN / command, *flags, *arguments], stdout=out, stderr=subprocess.STDOUT, env=environ, cwd=log.parent
         )
-    return Running(process, url, log)
+    return Running(process, url, log, environ)
 
 
 def model_cache() -> str:

@@ -292,7 +292,7 @@ def test_pods_that_end_keep_their_requests_only_where_all_turn_away_by_themselve
     ]
     for router in workloads(manifests, "router"):
         args = containers(router["spec"]["template"], init=False)[0]["args"]
-        assert ("--kubernetes-leaving=true" in args) is all(hooks)
+        assert ("--kubernetes-leaving" in args) is all(hooks)
 
 
 @each_value_set

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import httpx
 import pytest
@@ -42,7 +43,7 @@ def test_every_probe_path_of_the_chart_answers(fleet: Fleet) -> None:
 def test_the_router_finds_every_worker_of_the_service(fleet: Fleet) -> None:
     rows = httpx.get(fleet.router.url + "/workers", headers=fleet.bearer("admin-key")).json()["workers"]
     assert {row["url"] for row in rows} == {one.url for one in fleet.workers}
-    assert {row["state"] for row in rows} == {"up"}
+    assert states(fleet) == {"up"}
 
 
 def test_nobody_is_served_without_a_key(fleet: Fleet) -> None:
@@ -106,16 +107,36 @@ def hook(fleet: Fleet, values: str, kind: str, worker: Running) -> subprocess.Co
     )
 
 
-@pytest.mark.parametrize(("kind", "values", "giver"), [("preStop", "minimal", 0), ("postStart", "gpu", 1)])
-def test_hooks_pass_prefixes_to_the_workers_that_stay_and_to_those_that_come(
-    fleet: Fleet, kind: str, values: str, giver: int
-) -> None:
-    taker = 1 - giver
-    prompt = f"A long text that only worker {giver} has seen. " * 20
-    assert fleet.cached_tokens(fleet.workers[giver], prompt) < 20, "but for its first words"
-    # The one that leaves gives; the one that comes asks the others to give.
-    done = hook(fleet, values, kind, fleet.workers[0])
+def test_a_pod_that_comes_is_given_prefixes(fleet: Fleet) -> None:
+    prompt = "A long text that only the second worker has seen. " * 20
+    assert fleet.cached_tokens(fleet.workers[1], prompt) < 20, "but for its first words"
+    done = hook(fleet, "gpu", "postStart", fleet.workers[0])
     assert done.returncode == 0, done.stderr
     assert "gave" in done.stdout
     assert "nothing" not in done.stdout
-    assert fleet.cached_tokens(fleet.workers[taker], prompt) > 100
+    assert fleet.cached_tokens(fleet.workers[0], prompt) > 100
+
+
+def test_a_pod_that_goes_gives_its_prefixes_and_then_turns_away(fleet: Fleet) -> None:
+    leaving, stays = fleet.workers
+    prompt = "A long text that only the first worker has seen. " * 20
+    assert fleet.cached_tokens(leaving, prompt) < 20, "but for its first words"
+    done = hook(fleet, "minimal", "preStop", leaving)
+    assert done.returncode == 0, done.stderr
+    assert "gave" in done.stdout
+    assert fleet.cached_tokens(stays, prompt) > 100
+    assert httpx.get(leaving.url + "/readyz").status_code == 503
+    answers = [fleet.complete(f"{turn} more", max_tokens=1) for turn in range(4)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.headers["x-trieway-worker"] for answer in answers} == {stays.url.removeprefix("http://")}
+    leaving.restart()
+    deadline = time.monotonic() + 60
+    while states(fleet) != {"up"}:
+        assert time.monotonic() < deadline, "the router knows it again"
+        time.sleep(0.1)
+
+
+def states(fleet: Fleet) -> set[str]:
+    """Of all workers, as the router sees them."""
+    rows = httpx.get(fleet.router.url + "/workers", headers=fleet.bearer("admin-key")).json()["workers"]
+    return {row["state"] for row in rows}

@@ -118,8 +118,8 @@ def test_the_last_worker_asks_nobody() -> None:
 def test_a_newcomer_is_given_to_by_its_neighbours_at_once() -> None:
     with standin() as giver, standin() as other:
         told = arrive("http://me:1", [giver.url, other.url], TOKEN, 10.0)
-    order = {"to": ["http://me:1"], "share": SHARE_OF_NEWCOMER, "timeout_s": 10.0, "path": "/cache/handover"}
-    assert giver.orders == other.orders == [order]
+    order = {"to": ["http://me:1"], "share": SHARE_OF_NEWCOMER, "timeout_s": 10.0, "drain": False}
+    assert giver.orders == other.orders == [order | {"path": "/cache/handover"}]
     assert sorted(told) == sorted(f"{one.url} gave 2 prefixes" for one in (giver, other))
 
 
