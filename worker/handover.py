@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -32,6 +33,7 @@ from trieway.serving.http import header_map
 from trieway.serving.wire_errors import bad_json
 from trieway.worker.core.legacy import (
     PATHS_MAX,
+    PIECE_TOKENS,
     PRIORITY,
     SHARE_OF_TAKER,
     TAKERS_MAX,
@@ -39,6 +41,7 @@ from trieway.worker.core.legacy import (
     Prefix,
     gift_tokens,
     most_valuable,
+    piece_after,
     pieces,
     shares,
 )
@@ -53,6 +56,10 @@ TIMEOUT_MAX_S = 120.0
 BATCH_TOKENS = 8192
 """About so many tokens travel in one request; a path is never cut for it."""
 CONNECT_TIMEOUT_S = 2.0
+ANSWER_BYTES_MAX = 4096
+
+
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9._\-\[\]:]{1,253}/?", re.ASCII)
 
 
 class _Order(msgspec.Struct):
@@ -83,6 +90,7 @@ class _Gift(msgspec.Struct):
     seed_id: str
     paths: list[_Path]
     share: float
+    timeout_s: float = 20.0
 
 
 class Handover:
@@ -124,16 +132,20 @@ class Handover:
         """Sends prefixes away; answers how many went where. A taker that fails costs only its share."""
         require_fleet(header_map(request.scope), self._feed_token)
         order = _decode(await request.body(), _Order)
-        if not 1 <= len(order.to) <= TAKERS_MAX or not 0 < order.timeout_s <= TIMEOUT_MAX_S:
-            raise BadRequest(f"1 to {TAKERS_MAX} takers and up to {TIMEOUT_MAX_S:g} s are possible", param="to")
+        if not 1 <= len(order.to) <= TAKERS_MAX:
+            raise BadRequest(f"1 to {TAKERS_MAX} takers are possible", param="to")
+        takers = [_origin(taker) for taker in order.to]
+        _check_timeout(order.timeout_s)
         _check_share(order.share)
+        if order.tokens_max is not None and order.tokens_max < 0:
+            raise BadRequest("a number of tokens is 0 or more", param="tokens_max")
         most = gift_tokens(self._service.card.kv_tokens, order.share, len(order.to))
         tokens_max = most if order.tokens_max is None else min(most, order.tokens_max)
         prefixes = await self._service.engine.ask(
             lambda stepper: most_valuable(stepper.cache, tokens_max=tokens_max, paths_max=PATHS_MAX)
         )
         try:
-            given = await self._send_all(shares(prefixes, order.to), order)
+            given = await self._send_all(shares(prefixes, takers), order)
         finally:
             if order.drain:
                 self._service.turn_away()
@@ -144,10 +156,13 @@ class Handover:
         given = dict.fromkeys(shares, 0)
         timeout = aiohttp.ClientTimeout(total=order.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
+            clock = asyncio.get_running_loop().time
+            until = clock() + order.timeout_s
 
             async def send(taker: str) -> None:
                 for batch in _batches(shares[taker]):
-                    adopted = await self._send(http, taker, batch, order.share)
+                    left_s = max(until - clock(), 0.001)
+                    adopted = await self._send(http, taker, batch, order.share, left_s)
                     given[taker] += adopted
                     if adopted < len(batch):
                         break  # it has enough, or is gone
@@ -159,24 +174,30 @@ class Handover:
                 log.info("the time for handing prefixes over is spent")
         return given
 
-    async def _send(self, http: aiohttp.ClientSession, taker: str, batch: Sequence[Prefix], share: float) -> int:
-        """How many it took; 0 where it did not."""
+    async def _send(
+        self, http: aiohttp.ClientSession, taker: str, batch: Sequence[Prefix], share: float, timeout_s: float
+    ) -> int:
+        """How many it took; 0 where it did not. It may say what it likes: no answer is believed beyond its bounds."""
         card = self._service.card
         gift = _Gift(
             vocabulary_digest=card.vocabulary_digest,
             seed_id=card.seed_id,
             paths=[_Path(str(one.chain.seed), str(one.chain.root), one.canonical, list(one.tokens)) for one in batch],
             share=share,
+            timeout_s=timeout_s,
         )
         headers = {"authorization": f"Bearer {self._feed_token}", "content-type": "application/json"}
         try:
-            async with http.post(f"{taker}/cache/adopt", data=msgspec.json.encode(gift), headers=headers) as answer:
-                body = await answer.read()
+            async with http.post(
+                f"{taker}/cache/adopt", data=msgspec.json.encode(gift), headers=headers, allow_redirects=False
+            ) as answer:
+                body = await _bounded(answer)
                 if answer.status == 200:
-                    return msgspec.json.decode(body, type=_Taken).adopted
+                    return max(0, min(msgspec.json.decode(body, type=_Taken).adopted, len(batch)))
                 log.warning("%s took no prefixes: it answered %d", taker, answer.status)
-        except (aiohttp.ClientError, msgspec.MsgspecError, OSError) as error:
-            log.warning("%s took no prefixes: %s", taker, error)
+        except (aiohttp.ClientError, msgspec.MsgspecError, OSError, ValueError) as error:
+            # ValueError: a host that no name can be.
+            log.warning("%s took no prefixes: %s", taker, type(error).__name__)
         return 0
 
     async def adopt(self, request: Request) -> Response:
@@ -187,24 +208,32 @@ class Handover:
         if gift.vocabulary_digest != card.vocabulary_digest or gift.seed_id != card.seed_id:
             raise BadRequest("these prefixes are of another vocabulary or fleet secret", code="stranger")
         _check_share(gift.share)
+        _check_timeout(gift.timeout_s)
         tokens_max = gift_tokens(card.kv_tokens, gift.share)
         prompts = [self._prompt(path) for path in gift.paths]
-        adopted = [await self._take(prompt, tokens_max) for prompt in prompts]
+        until = asyncio.get_running_loop().time() + gift.timeout_s
+        adopted = [await self._take(prompt, tokens_max, until) for prompt in prompts]
         return _json({"paths": len(prompts), "adopted": sum(adopted)})
 
-    async def _take(self, prompt: Prompt, tokens_max: int) -> bool:
-        """Computes one prefix, or as much of it as may still be computed for others now. One at a time, whoever gives:
-        side by side they would only be ready later, and each would be allowed what the others are about to use up."""
+    async def _take(self, prompt: Prompt, tokens_max: int, until: float) -> bool:
+        """Computes one prefix, or as much of it as may still be computed for others now, and no piece after `until`.
+        One at a time, whoever gives: side by side they would only be ready later, and each would be allowed what the
+        others are about to use up."""
         clock = asyncio.get_running_loop().time
         async with self._turn:
-            if not self._allowance.left(tokens_max, clock()):
+            if clock() >= until or not self._allowance.left(tokens_max, clock()):
                 return False
             await asyncio.to_thread(self._remember, prompt)
             try:
                 held = await self._service.engine.ask(lambda stepper: _held(stepper.cache, prompt))
-                for end in pieces(held, len(prompt.tokens), self._allowance.left(tokens_max, clock())):
-                    (one,) = await self._service.hint([_head(prompt, end)], PRIORITY)
+                size = PIECE_TOKENS
+                while ends := pieces(held, len(prompt.tokens), self._allowance.left(tokens_max, clock()), size):
+                    began = clock()
+                    (one,) = await self._service.hint([_head(prompt, ends[0])], PRIORITY)
                     self._allowance.spend(one.prompt_tokens - one.cached_tokens, clock())
+                    held, size = ends[0], piece_after(size, clock() - began)
+                    if held >= len(prompt.tokens) or len(ends) == 1 or clock() >= until:
+                        break
             except ApiError as error:
                 log.info("a prefix was not adopted: %s", error.message)
                 return False
@@ -242,6 +271,28 @@ class Handover:
 def _check_share(share: float) -> None:
     if not 0 < share <= SHARE_OF_TAKER:
         raise BadRequest(f"a share above 0 and up to {SHARE_OF_TAKER:g} can be given", param="share")
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """ValueError: the body is longer than any answer of a worker."""
+    body = b""
+    async for chunk in answer.content.iter_chunked(ANSWER_BYTES_MAX):
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
+            raise ValueError("too long an answer")
+    return body
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s <= TIMEOUT_MAX_S:
+        raise BadRequest(f"up to {TIMEOUT_MAX_S:g} s are possible", param="timeout_s")
+
+
+def _origin(url: str) -> str:
+    """A worker's URL as it stands in logs and in the answer; BadRequest: it is none."""
+    if not _ORIGIN.fullmatch(url):
+        raise BadRequest("takers are URLs like http://10.0.0.2:8100", param="to")
+    return url.rstrip("/")
 
 
 def _held(cache: RadixCache, prompt: Prompt) -> int:

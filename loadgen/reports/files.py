@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from trieway.loadgen.errors import LoadError
+from trieway.loadgen.errors import LoadError, RunFailed
 from trieway.loadgen.reports.schema import SCHEMA, Report
 
 PART = ".part"
@@ -54,7 +54,7 @@ class _Named(msgspec.Struct):
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Whole or not at all. LoadError: it cannot be written."""
+    """Whole or not at all. RunFailed: it cannot be written."""
     try:
         if _special(path):
             path.write_bytes(data)
@@ -66,7 +66,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        raise LoadError(f"cannot write {path}: {_why(error)}") from None
+        raise RunFailed(f"cannot write {path}: {_why(error)}") from None
 
 
 def check_writable(paths: Iterable[Path | None]) -> None:

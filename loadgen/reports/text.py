@@ -98,6 +98,8 @@ def _cache(report: Report) -> Iterator[str]:
     bound = ""
     if cache.bound_rate is not None:
         bound = f"; oracle bound {percent(cache.bound_rate)}, share of it {percent(cache.share_of_bound)}"
+        if cache.share_of_bound is not None and cache.share_of_bound > 1.0:
+            bound += " (the caches were warm before: --flush empties them)"
     yield (
         f"cached {_count(cache.cached_tokens)} of {cache.input_tokens:,} prompt tokens: hit rate "
         f"{percent(cache.hit_rate)}{bound}"

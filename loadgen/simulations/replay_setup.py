@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 
@@ -15,6 +14,8 @@ from trieway.loadgen.simulations.replays import Wanted, sources_of
 from trieway.loadgen.simulations.setups import FLEET_MAX, KV_TOKENS_MAX
 from trieway.router.core import POLICIES
 
+SPEED_LEAST, SPEED_MOST = 1e-3, 1e6
+"""Slower, and heartbeats alone would be all that is simulated."""
 _CACHE = re.compile(r"(\d+)([kM]?)\Z")
 _UNITS = {"": 1, "k": 1 << 10, "M": 1 << 20}
 
@@ -26,8 +27,8 @@ def replay_of(asked: argparse.Namespace) -> Wanted:
         raise LoadError(f"a simulated fleet has 1 to {FLEET_MAX} workers")
     caches = [_cache(part) for part in asked.cache.split(",")]
     policies = _policies(asked.policies)
-    if not (math.isfinite(asked.speed) and asked.speed > 0.0):
-        raise LoadError(f"--speed is above 0, not {asked.speed}")
+    if not SPEED_LEAST <= asked.speed <= SPEED_MOST:
+        raise LoadError(f"--speed is {SPEED_LEAST:g} to {SPEED_MOST:g}, not {asked.speed:g}")
     if asked.processes < 1:
         raise LoadError("--processes is at least 1")
     try:

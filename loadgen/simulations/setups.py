@@ -154,7 +154,7 @@ def _calibration(path: Path) -> Rates | SharedMachine:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LoadError(f"{path} is no JSON; give what `trieway calibrate URL` printed") from None
     if not isinstance(report, dict):
         raise LoadError(f"{path} is not what `trieway calibrate URL` prints")

@@ -8,6 +8,7 @@ in fleet/, router/ and worker/.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -122,7 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     try:
-        return int(asked.run(asked))
+        code = int(asked.run(asked))
+        sys.stdout.flush()
+        return code
     except (CommandError, LoadError) as error:
         return _complain(error, error.exit_code)
     except ConfigError as error:
@@ -130,8 +133,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted", EXIT_FAILED)
     except BrokenPipeError:  # the reader of our output has left: nothing to say, and nobody to say it to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_DONE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _drop_output()
+        return _complain(f"the output cannot be written: {error.strerror}", EXIT_FAILED)
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: object, code: int) -> int:

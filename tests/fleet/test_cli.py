@@ -291,3 +291,15 @@ def test_python_m_trieway_is_the_same_command() -> None:
         [sys.executable, "-P", "-m", "trieway", "--version"], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout == f"trieway {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["models", "config show ray", "load workloads"])
+def test_an_output_that_cannot_be_written_is_one_line(command: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trieway", *command.split()], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "trieway: error: the output cannot be written: No space left on device\n"

@@ -128,6 +128,8 @@ def test_what_is_no_report_is_said_to_be_none(content: bytes, tmp_path: Path, ca
 
 def test_files_that_are_not_there_or_no_files(tmp_path: Path, capsys: Output) -> None:
     missing, folder = str(tmp_path / "no.jsonl"), str(tmp_path)
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 200_000)
     for arguments, says in (
         (("load", "replay", missing, URL), "neither a file nor a workload"),
         (("load", "replay", missing, "--rules", "reference"), "No such file"),
@@ -140,6 +142,7 @@ def test_files_that_are_not_there_or_no_files(tmp_path: Path, capsys: Output) ->
         (("load", "compare", "a\0b", "a\0b"), "cannot read"),
         (("sim", "run", "--calibration", folder), "cannot read"),
         (("sim", "run", "--calibration", "/dev/null"), "no JSON"),
+        (("sim", "run", "--calibration", str(deep)), "no JSON"),
     ):
         assert says in refused(capsys, *arguments), arguments
 
@@ -275,8 +278,9 @@ def test_load_refuses_in_one_line(arguments: Sequence[str], says: str, capsys: O
         (("replay", "x", "--policies", "best"), "no policy named 'best'"),
         (("replay", "x", "--policies", ""), "no policy named ''"),
         (("replay", "x", "--rows", "1"), "at least two rows"),
-        (("replay", "x", "--speed", "0"), "above 0"),
-        (("replay", "x", "--speed", "nan"), "above 0"),
+        (("replay", "x", "--speed", "0"), "--speed is 0.001 to"),
+        (("replay", "x", "--speed", "nan"), "--speed is 0.001 to"),
+        (("replay", "x", "--speed", "1e-300"), "--speed is 0.001 to"),
         (("replay", "x", "--processes", "0"), "at least 1"),
         (("replay", "x", "--gpu", "tpu"), "no GPU named"),
         (("replay", "x", "--gpus", "0"), "needs a GPU"),

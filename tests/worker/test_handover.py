@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from trieway.worker import handover
 from trieway.worker.core import legacy
 from trieway.worker.core.legacy import gift_tokens
 
@@ -107,7 +110,8 @@ def test_a_newcomer_takes_from_each_in_turn_until_it_has_its_share(giver: Worker
 
 def test_a_long_path_is_computed_in_pieces(giver: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a user who comes waits for one of them."""
-    monkeypatch.setattr(legacy.pieces, "__defaults__", (32,))
+    monkeypatch.setattr(handover, "PIECE_TOKENS", 32)
+    monkeypatch.setattr(legacy, "PIECE_TOKENS", 32)
     giver.complete(PROMPT * 2, max_tokens=1)
     with running() as taker:
         give(giver, taker.url)
@@ -211,9 +215,86 @@ def test_a_share_has_bounds(worker: Worker, share: float) -> None:
     assert worker.client.post("/cache/adopt", json=gift, headers=worker.bearer()).status_code == 400
 
 
-@pytest.mark.parametrize("fields", [{"to": []}, {"to": ["http://a"] * 100}, {"to": ["http://a"], "timeout_s": 1e9}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"to": []}, {"to": ["http://a"] * 100}, {"to": ["http://a"], "timeout_s": 1e9},
+        {"to": ["http://a"], "timeout_s": 0}, {"to": ["http://a"], "tokens_max": -1}, {"to": [""]},
+        {"to": ["garbage"]}, {"to": ["file:///etc/passwd"]}, {"to": ["http://a\nFAKE line"]}, {"to": ["http://a/b"]},
+        {"to": ["http://user@a"]},
+    ],
+)  # fmt: skip
 def test_orders_have_bounds(worker: Worker, fields: dict[str, Any]) -> None:
     assert worker.client.post("/cache/handover", json=fields, headers=worker.bearer()).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["..", "a" * 70 + ".x", "[::"])
+def test_a_host_that_cannot_be_costs_only_its_share(giver: Worker, taker: Worker, host: str) -> None:
+    for head in "abcdefgh":
+        giver.complete(head * 80, max_tokens=1)
+    given = give(giver, f"http://{host}:1", taker.url)["given"]
+    assert given[f"http://{host}:1"] == 0
+    assert given[taker.url] > 0
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "given"),
+    [
+        (200, b'{"adopted":-5}', 0), (200, b'{"adopted":99999999999999999999999}', 1), (200, b'{"adopted":9999}', 1),
+        (200, b"x" * 100_000, 0), (200, b"[" * 3000, 0), (307, b"", 0), (500, b"oh", 0),
+    ],
+)  # fmt: skip
+def test_a_takers_answer_is_believed_within_bounds(giver: Worker, status: int, body: bytes, given: int) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("location", "/elsewhere")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    giver.complete(PROMPT, max_tokens=1)
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            assert give(giver, url)["given"] == {url: given}
+        finally:
+            server.shutdown()
+            thread.join()
+    assert asked == ["/cache/adopt"], "no redirect is followed"
+
+
+def test_what_is_given_is_taken_only_within_its_time(taker: Worker) -> None:
+    """Also where the giver has hung up."""
+    card = taker.built.service.card
+    paths = [["1", str(root), 1 << 30, [root + 5] * 60] for root in range(8)]
+    gift = {"vocabulary_digest": card.vocabulary_digest, "seed_id": card.seed_id, "paths": paths, "share": 0.5}
+    answer = taker.client.post("/cache/adopt", json=gift | {"timeout_s": 1e-9}, headers=taker.bearer())
+    assert answer.json() == {"paths": 8, "adopted": 0}
+    assert taker.stats().kv_cached == 0
+    assert taker.client.post("/cache/adopt", json=gift, headers=taker.bearer()).json() == {"paths": 8, "adopted": 8}
+    late = taker.client.post("/cache/adopt", json=gift | {"timeout_s": 0}, headers=taker.bearer())
+    assert late.status_code == 400
+
+
+def test_pieces_shrink_where_they_take_long_and_grow_again() -> None:
+    size = legacy.PIECE_TOKENS
+    for _ in range(10):
+        size = legacy.piece_after(size, 2.0)
+    assert size == legacy.PIECE_TOKENS_MIN
+    assert legacy.piece_after(size, legacy.PIECE_S / 2) == size
+    for _ in range(10):
+        size = legacy.piece_after(size, 0.001)
+    assert size == legacy.PIECE_TOKENS
 
 
 def test_more_than_the_taker_holds_is_taken_as_far_as_it_goes(giver: Worker) -> None:

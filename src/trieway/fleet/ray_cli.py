@@ -9,7 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
-from trieway.serving.config import RayConfig
+from trieway.serving.config import ConfigError, RayConfig
 from trieway.serving.config_load import add_flags, load
 from trieway.serving.config_ray import fleet_name
 
@@ -64,10 +64,19 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
 
 
 def _up(asked: argparse.Namespace) -> int:
+    _check_text(asked.roll, "--roll")
     config = load(RayConfig, flags=vars(asked), environ=os.environ, file=getattr(asked, "config", None))
     from trieway.fleet.ray_fleet import bring_up
 
     return bring_up(config, roll=asked.roll, wait=asked.wait)
+
+
+def _check_text(value: str, flag: str) -> None:
+    """ConfigError: bytes that are no text, which the cluster cannot keep."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{flag}: text is needed, not {value!r}") from None
 
 
 def _status(asked: argparse.Namespace) -> int:

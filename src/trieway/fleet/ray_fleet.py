@@ -27,16 +27,18 @@ from trieway.fleet.ray_view import (
     tell,
     text,
 )
-from trieway.serving.config import RayConfig
+from trieway.serving.config import ConfigError, RayConfig
 from trieway.serving.config_ray import amounts, labels
 
 POLL_S = 0.5
 DOWN_TIMEOUT_S = 180.0
+CAUSE_TIMEOUT_S = 10.0
 
 
 def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
     """Deploys, and waits until all serve. `roll`: any new word replaces every replica, in an upgrade's order; without
     one the last word stands, and what runs with it stays."""
+    _check_models(config)
     attach(config.address)
     from ray import serve
 
@@ -61,6 +63,17 @@ def bring_up(config: RayConfig, *, roll: str = "", wait: bool = True) -> int:
         _wait_ready(config)
     print(text(tell(config.fleet)))
     return EXIT_DONE
+
+
+def _check_models(config: RayConfig) -> None:
+    """ConfigError: a name that no node can know. Paths are the nodes' own."""
+    from trieway.worker.models.catalog import CATALOG
+
+    names = [entry.name for entry in CATALOG]
+    for model in config.models:
+        if not model.isprintable() or (model not in names and "/" not in model):
+            known = ", ".join(names)
+            raise ConfigError(f"models: no model {model!r}; give one of {known}, or a path that every node has")
 
 
 def _check_port(config: RayConfig) -> None:
@@ -129,6 +142,8 @@ def _wait_ready(config: RayConfig) -> None:
     while True:
         _drop_unplaced(config.fleet, {replica["actor_name"] for replica in stopping(config.fleet)})
         told = tell(config.fleet)
+        if told["status"] is None and said:
+            raise CommandError("the fleet was taken down meanwhile")
         state = told["status"] or "MISSING"
         ready = [one["role"] for one in told["replicas"] if one["state"] == "ready"]
         routers, workers = ready.count("router"), ready.count("worker")
@@ -142,10 +157,25 @@ def _wait_ready(config: RayConfig) -> None:
             console.clear()
             return
         if state == "DEPLOY_FAILED":
-            raise CommandError(f"the fleet could not be deployed: {_why(told)}; `up` with other settings, or `down`")
+            why = _failure(config.fleet, told)
+            raise CommandError(f"the fleet could not be deployed: {why}; `up` with other settings, or `down`")
         if time.monotonic() > until:
             raise CommandError(f"not ready within {config.ready_timeout_s:g} s: {_why(told)}")
         time.sleep(POLL_S)
+
+
+def _failure(fleet: str, told: dict[str, Any]) -> str:
+    """Why it failed to be deployed. Serve names the cause a moment after the state, or begins another try before it
+    does: until then there is only what waits for a node."""
+    until = time.monotonic() + CAUSE_TIMEOUT_S
+    while time.monotonic() < until:
+        said = [f"{name}: {cause(one['message'])}" for name, one in told["deployments"].items() if one["message"]]
+        ended = [line for line in said if "it ended" in line or "not ready within" in line]
+        if ended:
+            return "; ".join(ended)
+        time.sleep(POLL_S)
+        told = tell(fleet)
+    return _why(told)
 
 
 def _why(told: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,14 +20,22 @@ from trieway.fleet.ray_pending import Offer, why_waiting, wish
 SHOWN = ("role", "state", "url", "node", "model", "replica", "version", "pid")
 MESSAGE_CHARS_MAX = 600
 SERVE_TIMEOUT_S = 30.0
+SERVING = ("ready", "leaving")
 
 
 def status(address: str | None, fleet: str, *, as_json: bool = False) -> int:
-    """Prints what runs where. Exit code 1 where no router is ready."""
+    """Prints what runs where. Exit code 1 where no router is ready, or no worker."""
     attach(address)
     told = tell(fleet)
     print(json.dumps(told, indent=2) if as_json else text(told))
-    return EXIT_DONE if told["routers"] else EXIT_FAILED
+    return EXIT_DONE if _serves(told) else EXIT_FAILED
+
+
+def _serves(told: Mapping[str, Any]) -> bool:
+    """A router is ready, and some worker."""
+    return bool(told["routers"]) and any(
+        one["role"] == "worker" and one["state"] in SERVING for one in told["replicas"]
+    )
 
 
 def tell(fleet: str) -> dict[str, Any]:
@@ -54,7 +64,7 @@ def text(told: Mapping[str, Any]) -> str:
     lines += [f"  {one['deployment']} waits for a node: {one['why']}" for one in told["waiting"]]
     if "FAILED" in told["status"]:
         lines += [f"  {name}: {cause(one['message'])}" for name, one in told["deployments"].items() if one["message"]]
-    if told["routers"]:
+    if _serves(told):
         lines.append(f"trieway ready on {' '.join(dict.fromkeys(told['routers']))}")
     return "\n".join(lines)
 
@@ -76,7 +86,7 @@ def serve_details(fleet: str) -> Any:
 def serve_applications() -> dict[str, Any]:
     """Serve's accounts of all applications by name; none where Serve does not run. CommandError: it does not answer."""
     import ray
-    from ray.exceptions import RayError
+    from ray.exceptions import RayActorError, RayError
     from ray.serve.context import _get_global_client
 
     try:
@@ -87,6 +97,10 @@ def serve_applications() -> dict[str, Any]:
             return {}
         asked = client._controller.get_serve_instance_details.remote()
         found: dict[str, Any] = ray.get(asked, timeout=SERVE_TIMEOUT_S).get("applications") or {}
+    except RayActorError:
+        if not replicas_of(""):
+            return {}  # it was ended meanwhile
+        raise CommandError("Serve's controller has just ended; ask again in a moment") from None
     except RayError as error:
         raise CommandError(f"Serve does not answer: {' '.join(str(error).split())[:200]}") from None
     return found
@@ -195,3 +209,9 @@ def attach(address: str | None) -> None:
         said = " ".join(str(error).split())[:300]
         raise CommandError(f"no Ray cluster is reached; name it with --address host:port ({said})") from None
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray's own way is a dump of its stack
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
