@@ -123,6 +123,16 @@ class Fleet:
         """URLs of the workers, as a router names them."""
         return sorted(one["url"] for one in get(self.routers[0] + "/workers")["workers"])
 
+    def spread(self) -> int:
+        """Two workers, or more until each node has one: where a replica comes up is Ray's choice. How many there are."""
+        self.bring_to(2)
+        count = 2
+        while {one["node"] for one in self.replicas("worker").values()} != set(NODES):
+            count += 1
+            self.up("--workers", str(count))
+            until(lambda: self.serves(count), 60, f"{count} workers serve")
+        return count
+
     def bring_to(self, workers: int) -> None:
         """Two routers and so many workers, on any node, unless it is so."""
         if not self.serves(workers) or self.told()["deployments"][f"worker-{MODEL}"]["labels"]:
