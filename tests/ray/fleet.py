@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,13 @@ class Fleet:
         return sorted(one["url"] for one in get(self.routers[0] + "/workers")["workers"])
 
     def spread(self) -> int:
-        """Two workers, or more until each node has one: where a replica comes up is Ray's choice. How many there are."""
+        """Two workers, or more until each node has one: where one comes up is Ray's choice. How many there are."""
         self.bring_to(2)
         count = 2
         while {one["node"] for one in self.replicas("worker").values()} != set(NODES):
             count += 1
             self.up("--workers", str(count))
-            until(lambda: self.serves(count), 60, f"{count} workers serve")
+            until(partial(self.serves, count), 60, f"{count} workers serve")
         return count
 
     def bring_to(self, workers: int) -> None:
