@@ -33,7 +33,6 @@ from trieway.serving.http import header_map
 from trieway.serving.wire_errors import bad_json
 from trieway.worker.core.legacy import (
     PATHS_MAX,
-    PIECE_TOKENS,
     PRIORITY,
     SHARE_OF_TAKER,
     TAKERS_MAX,
@@ -41,7 +40,6 @@ from trieway.worker.core.legacy import (
     Prefix,
     gift_tokens,
     most_valuable,
-    piece_after,
     pieces,
     shares,
 )
@@ -226,13 +224,10 @@ class Handover:
             await asyncio.to_thread(self._remember, prompt)
             try:
                 held = await self._service.engine.ask(lambda stepper: _held(stepper.cache, prompt))
-                size = PIECE_TOKENS
-                while ends := pieces(held, len(prompt.tokens), self._allowance.left(tokens_max, clock()), size):
-                    began = clock()
-                    (one,) = await self._service.hint([_head(prompt, ends[0])], PRIORITY)
+                for end in pieces(held, len(prompt.tokens), self._allowance.left(tokens_max, clock())):
+                    (one,) = await self._service.hint([_head(prompt, end)], PRIORITY)
                     self._allowance.spend(one.prompt_tokens - one.cached_tokens, clock())
-                    held, size = ends[0], piece_after(size, clock() - began)
-                    if held >= len(prompt.tokens) or len(ends) == 1 or clock() >= until:
+                    if clock() >= until:
                         break
             except ApiError as error:
                 log.info("a prefix was not adopted: %s", error.message)

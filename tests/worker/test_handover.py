@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from trieway.worker import handover
 from trieway.worker.core import legacy
 from trieway.worker.core.legacy import gift_tokens
 
@@ -110,8 +109,7 @@ def test_a_newcomer_takes_from_each_in_turn_until_it_has_its_share(giver: Worker
 
 def test_a_long_path_is_computed_in_pieces(giver: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a user who comes waits for one of them."""
-    monkeypatch.setattr(handover, "PIECE_TOKENS", 32)
-    monkeypatch.setattr(legacy, "PIECE_TOKENS", 32)
+    monkeypatch.setattr(legacy.pieces, "__defaults__", (32,))
     giver.complete(PROMPT * 2, max_tokens=1)
     with running() as taker:
         give(giver, taker.url)
@@ -284,17 +282,6 @@ def test_what_is_given_is_taken_only_within_its_time(taker: Worker) -> None:
     assert taker.client.post("/cache/adopt", json=gift, headers=taker.bearer()).json() == {"paths": 8, "adopted": 8}
     late = taker.client.post("/cache/adopt", json=gift | {"timeout_s": 0}, headers=taker.bearer())
     assert late.status_code == 400
-
-
-def test_pieces_shrink_where_they_take_long_and_grow_again() -> None:
-    size = legacy.PIECE_TOKENS
-    for _ in range(10):
-        size = legacy.piece_after(size, 2.0)
-    assert size == legacy.PIECE_TOKENS_MIN
-    assert legacy.piece_after(size, legacy.PIECE_S / 2) == size
-    for _ in range(10):
-        size = legacy.piece_after(size, 0.001)
-    assert size == legacy.PIECE_TOKENS
 
 
 def test_more_than_the_taker_holds_is_taken_as_far_as_it_goes(giver: Worker) -> None:

@@ -28,10 +28,8 @@ GIVERS_MAX = 16
 TAKERS_MAX = 64
 PRIORITY = 1 << 20
 """Of what a taker computes for others: after all that a user waits for."""
-PIECE_TOKENS, PIECE_TOKENS_MIN = 256, 32
-"""A path is computed in pieces of at most this length: a user who comes meanwhile waits for one, not for a path."""
-PIECE_S = 0.1
-"""A piece that took longer is followed by one of half its length: deep in a context a slow machine takes seconds."""
+PIECE_TOKENS = 256
+"""A path is computed in pieces of this length: a user who comes meanwhile waits for one, not for a path."""
 ALLOWANCE_WINDOW_S = 60.0
 HEAD_TOKENS = 64
 """Paths that agree so far go to one taker."""
@@ -79,13 +77,6 @@ def most_valuable(cache: RadixCache, *, tokens_max: int, paths_max: int) -> list
 def gift_tokens(kv_tokens: int, share: float, takers: int = 1) -> int:
     """What may be given to `takers` with pools of `kv_tokens`, all of them together, if each takes such a share."""
     return round(kv_tokens * share) * takers
-
-
-def piece_after(size: int, took_s: float) -> int:
-    """How long the next piece shall be, after one of `size` that took so long."""
-    if took_s > PIECE_S:
-        return max(size // 2, PIECE_TOKENS_MIN)
-    return min(size * 2, PIECE_TOKENS) if took_s < PIECE_S / 4 else size
 
 
 def pieces(held: int, length: int, most: int, size: int = PIECE_TOKENS) -> list[int]:
